@@ -207,4 +207,4 @@ docs: setup ## Build the documentation into site/.
 all: test demo bench docs ## Everything.
 
 clean: ## Remove what the other targets have made.
-	rm -rf $(VENV) $(PROTOS_VENV) $(SPARK_VENV) $(SPARK_VERSIONS:%=$(SPARK_VENV)-%) $(RELEASE_VENV) $(PYTHONS:%=.venv-python%) dist site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	rm -rf .pictures $(VENV) $(PROTOS_VENV) $(SPARK_VENV) $(SPARK_VERSIONS:%=$(SPARK_VENV)-%) $(RELEASE_VENV) $(PYTHONS:%=.venv-python%) dist site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log

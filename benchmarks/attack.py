@@ -13,7 +13,16 @@ import secrets
 import sys
 import traceback
 
-from benchmarks.attacks import clients, damage, decoders, floods, frames, publishers, tokens
+from benchmarks.attacks import (
+    clients,
+    console,
+    damage,
+    decoders,
+    floods,
+    frames,
+    publishers,
+    tokens,
+)
 from benchmarks.soaks import broker, client
 from benchmarks.soaks.invariant import BrokenInvariantError
 
@@ -21,6 +30,7 @@ PARTS = {
     "decoders": decoders.attack,
     "tokens": tokens.attack,
     "clients": clients.attack,
+    "console": console.attack,
     "frames": frames.attack,
     "floods": floods.attack,
     "damage": damage.attack,

@@ -16,7 +16,8 @@ from typing import Any
 
 import aiohttp
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
+# Debian's names of the browser, and of its smaller part without windows.
+PROGRAM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -99,9 +100,12 @@ async def opened(url: str, directory: Path) -> AsyncIterator[Tab]:
         start_new_session=True,
     )
     assert process.stderr is not None
+    listening: asyncio.Task[bytes] | None = None
     try:
         while b"DevTools listening on " not in (line := await process.stderr.readline()):
             assert line, "the browser ended"
+        # A browser that nobody listens to would stop in the end.
+        listening = asyncio.create_task(process.stderr.read())
         port = int(line.split(b"127.0.0.1:")[1].split(b"/")[0])
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
@@ -119,4 +123,6 @@ async def opened(url: str, directory: Path) -> AsyncIterator[Tab]:
         # Debian's program is a shell that waits for the browser, which has processes of its own.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.communicate()
+        await process.wait()
+        if listening is not None:
+            await listening

@@ -1,77 +1,378 @@
-"""The page in a browser: what it shows, how it's reached, and what it never executes."""
+"""The pages in a browser: what they show, how they're reached, and what they never execute."""
 
 from __future__ import annotations
 
-import os
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gazette_aio.client import connect
+import gazette_aio.protocol as pb
+from gazette_aio.client import connect, get_journal
 from gazette_aio.console import Console
+from gazette_aio.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, ProducerID, build_uuid
 from gazette_aio.testing import create_journals, journal_spec
-from tests.console.browser import PROGRAM, opened
+from tests.console.browser import PROGRAM, Tab, opened
+from tests.console.serving import KEYS, bearer
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium")
 
 _HOSTILE = "<img src=x onerror=document.title='executed'>"
+_LINES = {"content-type": "application/x-ndjson"}
+_ONE, _TWO = ProducerID(b"\x01one.."), ProducerID(b"\x01two..")
+_CLOCK = (122192928000000000 + 17_000_000_000_000_000) << 4
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Directory of the pictures of this run."""
-    directory = Path(os.environ.get("GAZETTE_TEST_PICTURES") or tmp_path / "pictures")
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-@pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium")
-async def test_page(gazette_broker, gazette_client, tmp_path, pictures):
-    specs = [journal_spec(f"orders/region-{number % 7}/part-{number:03}") for number in range(300)]
-    for begin in range(0, len(specs), 100):
-        await create_journals(gazette_client, *specs[begin : begin + 100])
-    await gazette_client.append("orders/region-3/part-003", b"an order\n" * 1000)
-    console = Console(lambda auth: connect(gazette_broker.endpoint, auth=auth))
+@asynccontextmanager
+async def page(
+    broker: Any, directory: Path, address: str = "", **options: Any
+) -> AsyncIterator[Tab]:
+    """Open the page of journals in a browser, which complains of nothing."""
+    console = Console(lambda auth: connect(broker.endpoint, auth=auth), **options)
     await console.start()
     try:
-        async with opened(console.url, tmp_path / "profile") as tab:
-            await tab.until(
-                "document.getElementById('status')?.textContent === '300 of 300 journals'"
-            )
-            # Few of the rows are there, and those at the end come when they're scrolled to.
-            assert await tab.run("document.querySelectorAll('#list tbody tr').length") < 60
-            await tab.run("document.getElementById('scroll').scrollTop = 1e6")
-            await tab.until(
-                "document.querySelector('#list tbody').textContent.includes('part-293')"
-            )
-            await tab.type("text", "PART-003")
-            await tab.until("document.getElementById('status').textContent === '1 of 300 journals'")
-            await tab.run("document.querySelector('#list a').click()")
-            await tab.until("document.activeElement.id === 'detail'")
-            assert "9,000" in await tab.run("document.getElementById('facts').textContent")
-            assert await tab.run("document.title") == "orders/region-3/part-003 · Gazette"
-            # Content is text, and so are its ends of events.
-            await gazette_client.append(
-                "orders/region-3/part-003", f"{_HOSTILE}\n\ndata: {{}}\n\nlast".encode()
-            )
-            await tab.run("document.getElementById('follow').click()")
-            await tab.until("document.getElementById('tail').textContent.endsWith('last')")
-            assert _HOSTILE in await tab.run("document.getElementById('tail').textContent")
-            await gazette_client.append("orders/region-3/part-003", b", and more")
-            await tab.until("document.getElementById('tail').textContent.endsWith('and more')")
-            await tab.run("document.getElementById('follow').click()")
-            assert await tab.run("document.getElementById('follow').textContent") == "Follow"
-            # What a broker says of a text is text.
-            await tab.type("selector", _HOSTILE)
-            await tab.until("!document.getElementById('problem').hidden")
-            assert "<img" in await tab.run("document.getElementById('problem').textContent")
-            assert await tab.run("document.images.length") == 0
-            tab.complaints.clear()  # The refusal of the selector.
-            await tab.type("selector", "")
-            await tab.type("text", "")
-            await tab.until("document.getElementById('status').textContent.startsWith('300 ')")
-            await tab.until("document.getElementById('problem').hidden")
-            for theme in ("light", "dark"):
-                await tab.theme(theme)
-                (pictures / f"console-{theme}.png").write_bytes(await tab.picture())
+        async with opened(f"{console.url}{address}", directory / "profile") as tab:
+            yield tab
+            await tab.run("1")
             assert tab.complaints == []
     finally:
         await console.stop(1.0)
+
+
+async def press(tab: Tab, key: str) -> None:
+    """Press a key, as a person does."""
+    code = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39}
+    code |= {"ArrowDown": 40, "End": 35, "Home": 36, "Tab": 9}
+    text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+    pressed = {"key": key, "windowsVirtualKeyCode": code.get(key, ord(key[0]))}
+    await tab.call("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
+    await tab.call("Input.dispatchKeyEvent", type="keyUp", **pressed)
+
+
+async def text_of(tab: Tab, part: str) -> str:
+    text: str = await tab.run(f"document.getElementById('{part}').textContent")
+    return text
+
+
+async def says(tab: Tab, part: str, text: str) -> None:
+    """Wait until a part of the page contains a text."""
+    await tab.until(f"document.getElementById('{part}')?.textContent.includes({json.dumps(text)})")
+
+
+async def click(tab: Tab, part: str) -> None:
+    await tab.run(f"document.getElementById('{part}').click()")
+
+
+async def go(tab: Tab, address: str) -> None:
+    await tab.run(f"location.hash = {json.dumps(address)}")
+
+
+def line(producer: ProducerID, clock: int, flags: int, text: str = "") -> bytes:
+    uuid = build_uuid(producer, _CLOCK + 16 * clock, flags)
+    return json.dumps({"_meta": {"uuid": str(uuid)}, "text": text}).encode() + b"\n"
+
+
+async def test_folders_and_keys(gazette_broker, gazette_client, tmp_path, pictures):
+    names = [f"orders/region-{number % 7}/part-{number:03}" for number in range(300)]
+    names += ["audit/log", "orders/dead-letters"]
+    for begin in range(0, len(names), 100):
+        specs = [journal_spec(name, stores=["file:///"]) for name in names[begin : begin + 100]]
+        await create_journals(gazette_client, *specs)
+    async with page(gazette_broker, tmp_path) as tab:
+        await says(tab, "status", "302 of 302 journals")
+        assert await tab.run(
+            "[...document.querySelectorAll('#list td:first-child a')].map((a) => a.textContent)"
+        ) == ["audit/log", "orders/"]
+        await says(tab, "list", "301 journals")
+        # By keys alone: into a folder, to its end, and back to where it began.
+        await tab.run("document.querySelector('#list a').focus()")
+        await press(tab, "ArrowDown")
+        await press(tab, "Enter")
+        await says(tab, "path", "orders")
+        await says(tab, "status", "301 of 302 journals")
+        await tab.until("document.activeElement.dataset.key === 'orders/dead-letters'")
+        await press(tab, "End")
+        await press(tab, "Enter")
+        await says(tab, "path", "region-6")
+        await says(tab, "status", "42 of 302 journals")
+        await tab.until("document.activeElement.dataset.key === 'orders/region-6/part-006'")
+        await press(tab, "End")
+        await tab.until("document.activeElement.textContent.includes('part-293')")
+        await press(tab, "Enter")
+        await tab.until("document.activeElement.id === 'detail'")
+        assert await tab.run("document.title") == "orders/region-6/part-293 · Gazette"
+        await press(tab, "Escape")
+        await tab.until("document.getElementById('detail').hidden")
+        await tab.until("document.activeElement.dataset.key?.endsWith('part-293')")
+        await press(tab, "ArrowLeft")
+        await says(tab, "status", "301 of 302 journals")
+        await press(tab, "/")
+        assert await tab.run("document.activeElement.id") == "text"
+        # A text is looked for in all folders below.
+        await tab.type("text", "PART-003")
+        await says(tab, "status", "1 of 302 journals")
+        await says(tab, "list", "region-3/part-003")
+        await tab.type("text", "")
+        await says(tab, "status", "301 of 302 journals")
+        for theme in ("light", "dark"):
+            await tab.theme(theme)
+            (pictures / f"journals-{theme}.png").write_bytes(await tab.picture())
+
+
+async def test_rows_in_sight(gazette_broker, gazette_client, tmp_path):
+    names = [f"parts/{number:05}" for number in range(10_000)]
+    for begin in range(0, len(names), 100):
+        await create_journals(gazette_client, *map(journal_spec, names[begin : begin + 100]))
+    async with page(gazette_broker, tmp_path, "#parts/") as tab:
+        await says(tab, "status", "10,000 of 10,000 journals")
+        await says(tab, "list", "00000")
+        # Few of the rows are there, and those at the end come when they're scrolled to.
+        assert await tab.run("document.querySelectorAll('#list tbody tr').length") < 70
+        await tab.run("document.getElementById('scroll').scrollTop = 1e7")
+        await says(tab, "list", "09999")
+        assert await tab.run("document.querySelectorAll('#list tbody tr').length") < 70
+        assert await tab.run("document.getElementById('list').ariaRowCount") == "10001"
+        assert (
+            await tab.run("[...document.querySelectorAll('#list tr')].at(-2).ariaRowIndex")
+            == "10001"
+        )
+
+
+async def test_messages(gazette_broker, gazette_client, tmp_path, pictures):
+    spec = journal_spec("orders/part-003", labels=_LINES, stores=["file:///"])
+    await create_journals(gazette_client, spec)
+    await gazette_client.append(spec.name, line(_ONE, 1, OUTSIDE_TXN, "the first"))
+    async with page(gazette_broker, tmp_path, f"#{spec.name}") as tab:
+        await says(tab, "facts", "application/x-ndjson")
+        await says(tab, "stores", "not stored yet")
+        await says(tab, "labels", "content-type")
+        for theme in ("light", "dark"):
+            await tab.theme(theme)
+            (pictures / f"overview-{theme}.png").write_bytes(await tab.picture())
+        await click(tab, "tab-messages")
+        await click(tab, "follow")
+        await says(tab, "feed", "the first")
+        content = (
+            line(_ONE, 2, CONTINUE_TXN, f"{_HOSTILE}\n\ndata: {{}}\n\n")
+            + line(_TWO, 2, CONTINUE_TXN, "another")
+            + b"garbage\n{}\n"
+            + line(_ONE, 1, OUTSIDE_TXN, "the first")
+        )
+        await gazette_client.append(spec.name, content)
+        await says(tab, "counts", "2 pending")
+        await says(tab, "counts", "1 unreadable")
+        assert _HOSTILE in await text_of(tab, "feed")
+        end = line(_ONE, 2, ACK_TXN) + line(_TWO, 1, ACK_TXN) + line(_TWO, 3, CONTINUE_TXN, "more")
+        await gazette_client.append(spec.name, end)
+        await says(tab, "counts", "1 rolled back")
+        states = await tab.run(
+            "[...document.querySelectorAll('#feed li')].map((each) => each.dataset.state)"
+        )
+        assert states == [
+            *("committed", "committed", "rolled-back", "unreadable", "plain", "duplicate"),
+            *("acknowledgement", "acknowledgement", "pending"),
+        ]
+        # Words, and not only colours, tell them apart.
+        assert "✕ rolled back" in await text_of(tab, "feed")
+        for theme in ("light", "dark"):
+            await tab.theme(theme)
+            (pictures / f"messages-{theme}.png").write_bytes(await tab.picture())
+        await click(tab, "follow")
+        assert await text_of(tab, "follow") == "Follow"
+        # The same content as text.
+        await tab.run(
+            "{ const form = document.getElementById('form'); form.value = 'text';"
+            " form.dispatchEvent(new Event('change')); }"
+        )
+        await click(tab, "follow")
+        await says(tab, "tail", "more")
+        assert await tab.run("document.images.length") == 1  # That of the head of the page.
+        assert await tab.run("document.title") == "orders/part-003 · Gazette"
+
+
+async def test_journals_of_bytes_have_no_messages(gazette_broker, gazette_client, tmp_path):
+    await create_journals(gazette_client, journal_spec("a/bytes"))
+    await gazette_client.append("a/bytes", f"{_HOSTILE}\n\nlast".encode())
+    async with page(gazette_broker, tmp_path, "#a/bytes") as tab:
+        await says(tab, "facts", "Content typenone")
+        await click(tab, "tab-messages")
+        assert await tab.run("document.getElementById('form').value") == "text"
+        await click(tab, "follow")
+        await tab.until("document.getElementById('tail').textContent.endsWith('last')")
+        await gazette_client.append("a/bytes", b", and more")
+        await tab.until("document.getElementById('tail').textContent.endsWith('and more')")
+        assert _HOSTILE in await text_of(tab, "tail")
+
+
+async def replace(tab: Tab, field: str, old: str, new: str) -> None:
+    """Replace a part of the text in a field."""
+    value = await tab.run(f"document.getElementById('{field}').value")
+    assert old in value
+    await tab.type(field, value.replace(old, new))
+
+
+async def test_edits(gazette_broker, gazette_client, tmp_path, pictures):
+    await create_journals(gazette_client, journal_spec("orders/part-003", labels=_LINES))
+    async with page(gazette_broker, tmp_path, "#orders/part-003") as tab:
+        await says(tab, "facts", "application/x-ndjson")
+        await click(tab, "tab-spec")
+        await tab.until("document.getElementById('yaml').value.includes('replication: 1')")
+        await replace(tab, "yaml", "length: 16777216", "length: 33554432")
+        # Nothing is applied before its differences were seen.
+        assert await tab.run("document.getElementById('apply').disabled")
+        await click(tab, "review")
+        await says(tab, "verdict", "1 field differs")
+        assert "~ fragment.length1677721633554432" in await text_of(tab, "differences")
+        for theme in ("light", "dark"):
+            await tab.theme(theme)
+            (pictures / f"spec-{theme}.png").write_bytes(await tab.picture())
+        # Another text has to be reviewed again.
+        await replace(tab, "yaml", "length: 33554432", "length: 67108864")
+        assert await tab.run("document.getElementById('apply').disabled")
+        await click(tab, "review")
+        await says(tab, "verdict", "1 field differs")
+        await click(tab, "apply")
+        await says(tab, "verdict", "Applied at revision")
+        journal = await get_journal(gazette_client, "orders/part-003")
+        assert journal.spec.fragment.length == 67108864
+        # What somebody else changed meanwhile isn't overwritten.
+        await replace(tab, "yaml", "replication: 1", "replication: 2")
+        change = pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=journal.spec)
+        change.upsert.max_append_rate = 9
+        await gazette_client.apply([change])
+        await click(tab, "review")
+        await says(tab, "verdict", "This would be refused")
+        assert await tab.run("document.getElementById('apply').disabled")
+        # What isn't valid is refused with its place.
+        await tab.type("yaml", f"name: orders/part-003\ncolour: {_HOSTILE}\n")
+        await click(tab, "review")
+        await says(tab, "verdict", "spec:2")
+        await click(tab, "revert")
+        await tab.until("document.getElementById('yaml').value.includes('max_append_rate: 9')")
+        tab.complaints.clear()  # The refusals.
+
+
+async def test_new_journals(gazette_broker, gazette_client, tmp_path):
+    await create_journals(
+        gazette_client, *map(journal_spec, ("orders/part-001", "orders/part-002"))
+    )
+    async with page(gazette_broker, tmp_path, "#orders/") as tab:
+        await says(tab, "status", "2 of 2 journals")
+        await click(tab, "create")
+        await tab.until("document.activeElement.id === 'new-name'")
+        await tab.type("new-name", "orders/part-003")
+        await tab.until(
+            "document.getElementById('yaml').value.startsWith('name: orders/part-003\\n')"
+        )
+        await click(tab, "review")
+        await says(tab, "verdict", "would be created")
+        await click(tab, "apply")
+        await says(tab, "detail-name", "orders/part-003")
+        await says(tab, "status", "3 of 3 journals")
+        created = await get_journal(gazette_client, "orders/part-003")
+        assert created.spec.labels.labels[0].value == "application/x-ndjson"
+
+
+@pytest.mark.gazette_broker(auth_keys=KEYS)
+async def test_a_token_to_read_edits_nothing(gazette_broker, gazette_client, tmp_path):
+    await create_journals(gazette_client, journal_spec("orders/part-003"))
+    token = (await bearer(pb.Capability.LIST | pb.Capability.READ)).partition(" ")[2]
+    async with page(gazette_broker, tmp_path, "#orders/part-003") as tab:
+        await says(tab, "problem", "Enter a token of the brokers")
+        tab.complaints.clear()
+        await tab.run(f"document.getElementById('token').value = '{token}'")
+        await tab.run("document.getElementById('access').requestSubmit()")
+        await says(tab, "facts", "Write head")
+        assert await tab.run("document.getElementById('token').value") == ""
+        await click(tab, "tab-spec")
+        await tab.until("document.getElementById('yaml').value.includes('replication: 1')")
+        await replace(tab, "yaml", "length: 16777216", "length: 33554432")
+        await click(tab, "review")
+        await says(tab, "verdict", "1 field differs")
+        await click(tab, "apply")
+        await says(tab, "verdict", "APPLY")
+        journal = await get_journal(gazette_client, "orders/part-003")
+        assert journal.spec.fragment.length == 16777216
+        await click(tab, "forget")
+        await says(tab, "problem", "Enter a token of the brokers")
+        tab.complaints.clear()
+
+
+async def test_texts_of_brokers_are_no_markup(gazette_broker, gazette_client, tmp_path):
+    await create_journals(gazette_client, journal_spec("a/journal"))
+    async with page(gazette_broker, tmp_path) as tab:
+        await says(tab, "status", "1 of 1 journals")
+        await tab.type("selector", _HOSTILE)
+        await says(tab, "problem", "<img")
+        assert await tab.run("document.images.length") == 1
+        tab.complaints.clear()  # The refusal of the selector.
+        await tab.type("selector", "")
+        await tab.until("document.getElementById('problem').hidden")
+        # An address is text, too.
+        await go(tab, f"#{_HOSTILE}")
+        await says(tab, "detail-name", "<img")
+        await says(tab, "problem", "not a valid token")
+        assert await tab.run("document.images.length") == 1
+        tab.complaints.clear()
+
+
+async def test_screen_readers(gazette_broker, gazette_client, tmp_path):
+    await create_journals(gazette_client, journal_spec("a/journal", labels=_LINES))
+    async with page(gazette_broker, tmp_path, "#a/journal") as tab:
+        await says(tab, "facts", "Write head")
+        nodes: list[Any] = []
+        for part in ("overview", "messages", "spec"):
+            await click(tab, f"tab-{part}")
+            tree = await tab.call("Accessibility.getFullAXTree")
+            nodes += [node for node in tree["nodes"] if not node["ignored"]]
+        named = {(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes}
+        roles = {role for role, _ in named}
+        assert {"banner", "main", "navigation", "search", "table", "tab", "tabpanel"} <= roles
+        assert {"log", "status", "columnheader"} <= roles
+        assert ("tab", "Messages") in named
+        assert ("log", "Messages") in named
+        # Whatever can be used has a name.
+        used = {"button", "textbox", "searchbox", "link", "combobox", "tab", "region", "tabpanel"}
+        assert {role for role, name in named if role in used and not name} == set()
+        # Arrows move between the tabs, of which one takes the focus.
+        await tab.run("document.getElementById('tab-spec').focus()")
+        await press(tab, "ArrowRight")
+        assert await tab.run("document.activeElement.id") == "tab-overview"
+        assert (
+            await tab.run(
+                "[...document.querySelectorAll('[role=tab]')].filter((tab) => tab.tabIndex === 0).length"
+            )
+            == 1
+        )
+        assert await tab.run("document.getElementById('overview').hidden") is False
+
+
+def test_both_themes_have_enough_contrast():
+    text = Path("gazette_aio/console/page/console.css").read_text("utf-8")
+    colors = {
+        name.strip("- "): value.partition("light-dark(")[2].rstrip(");").split(", ")
+        for name, _, value in (row.partition(": ") for row in text.splitlines())
+        if "light-dark(" in value
+    }
+    for theme in (0, 1):
+        for ground in ("ground", "raised", "chosen"):
+            for color in ("text", "quiet", "accent", "good", "warn", "bad"):
+                ratio = _contrast(colors[color][theme], colors[ground][theme])
+                assert ratio >= 4.5, (theme, ground, color, ratio)
+
+
+def _contrast(one: str, other: str) -> float:
+    """Return the ratio of two colours, as WCAG defines it."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -82,13 +83,13 @@ async def harness():
         yield harness, member.endpoint
 
 
-async def test_shards(harness: Any, tmp_path: Any) -> None:
+async def test_shards(harness: Any, tmp_path: Path, pictures: Path) -> None:
     running, endpoint = harness
     console = Console(
         lambda auth: connect(running.client.endpoint, auth=auth),
         open_shards=lambda auth: connect_shards(endpoint, auth=auth),
     )
-    claims = pb.Claims(capability=pb.Capability.LIST)
+    claims = pb.Claims(capability=pb.Capability.LIST | pb.Capability.READ)
     metadata = await pb.KeyedAuth(_KEYS).authorize(claims, timedelta(minutes=1))
     token = dict(metadata)["authorization"]
     await console.start()
@@ -110,12 +111,18 @@ async def test_shards(harness: Any, tmp_path: Any) -> None:
             return
         async with opened(f"{console.url}shards.html", tmp_path / "profile") as tab:
             await tab.until("document.getElementById('problem')?.textContent.includes('token')")
-            await tab.run(f"sessionStorage.setItem('gazette-token', '{token.split()[1]}')")
             tab.complaints.clear()  # The refusal without a token.
+            await tab.run(f"document.getElementById('token').value = '{token.split()[1]}'")
+            await tab.run("document.getElementById('access').requestSubmit()")
             await tab.until("document.getElementById('status').textContent === '1 of 1 shards'")
+            await tab.until("document.getElementById('rows').textContent.includes('0 B')")
             shown = await tab.run("document.getElementById('rows').textContent")
             assert "shard-one" in shown
             assert "words/in" in shown
+            assert "● primary" in shown
+            for theme in ("light", "dark"):
+                await tab.theme(theme)
+                (pictures / f"shards-{theme}.png").write_bytes(await tab.picture())
             assert tab.complaints == []
     finally:
         await console.stop(1.0)

@@ -1,73 +1,115 @@
 // The page: what is typed, what is chosen, and what is looked at again.
 
-import { token } from "./api.js";
-import { show } from "./detail.js";
-import { find } from "./dom.js";
+import * as access from "./access.js";
+import * as detail from "./detail.js";
+import { attempt, complain, find } from "./dom.js";
 import { refresh } from "./heads.js";
+import * as keys from "./keys.js";
 import { JournalList } from "./list.js";
-import { reset, toggle } from "./tail.js";
+import * as path from "./path.js";
+import * as spec from "./spec.js";
+import * as tabs from "./tabs.js";
+import * as tail from "./tail.js";
 
-const PERIOD_MS = 3000;
+const HEADS_MS = 3000;
+// Long lists cost brokers more.
+const LIST_MS = 3000;
+const LONG_LIST_MS = 15000;
+const LONG = 1000;
 const TYPING_MS = 200;
+const NEW = "new"; // Shorter than any name of a journal.
 
+const list = new JournalList(complain);
 let showing = new AbortController();
+let folder = "";
 let typing;
+let listedAt = 0;
 
-function fail(error) {
-  if (error.name === "AbortError") return;
-  find("problem").textContent = error.message;
-  find("problem").hidden = false;
-}
-
-async function attempt(work) {
-  try {
-    await work();
-    find("problem").hidden = true;
-  } catch (error) {
-    fail(error);
-  }
-}
-
-const list = new JournalList(fail);
-const filter = () => ({ text: find("text").value, selector: find("selector").value.trim() });
+const filter = () => ({
+  folder,
+  text: find("text").value,
+  selector: find("selector").value.trim(),
+});
 
 async function look(options) {
-  await attempt(async () => {
-    await list.load(filter(), options);
-    await refresh(list.names);
-    list.draw();
+  listedAt = performance.now();
+  if (await attempt(() => list.load(filter(), options))) attempt(lookAtHeads);
+}
+
+async function lookAtHeads() {
+  const names = new Set(list.names);
+  const { chosen } = list;
+  if (chosen && chosen !== NEW) names.add(chosen);
+  await refresh([...names].slice(0, 200));
+  list.draw();
+  if (chosen) detail.showRate(chosen);
+}
+
+async function open(name, { focus }) {
+  document.title = `${name} · Gazette`;
+  find("detail-name").textContent = name;
+  tabs.permit(tabs.all);
+  const isThere = await attempt(async () => {
+    const shown = await detail.show(name, showing.signal);
+    tail.suit(shown.contentType);
+    detail.showRate(name);
+    if (tabs.current() === "spec") await spec.load(name, showing.signal);
   });
+  find("detail").hidden = !isThere && find("detail").hidden;
+  if (focus && isThere) find("detail").focus({ preventScroll: true });
+}
+
+function create() {
+  document.title = "New journal · Gazette";
+  find("detail-name").textContent = "New journal";
+  tabs.permit(["spec"]);
+  find("detail").hidden = false;
+  spec.begin(folder);
 }
 
 async function choose({ focus = false } = {}) {
+  const name = path.addressed();
+  if (name === "journals") return; // The link that skips the head of the page.
   showing.abort();
   showing = new AbortController();
-  let name = "";
-  try {
-    name = decodeURIComponent(location.hash.slice(1));
-  } catch {
-    // A mistyped address chooses nothing.
-  }
-  if (name === "journals") return;
-  list.chosen = name;
-  reset(name);
-  list.draw();
-  if (!name) {
+  const isFolder = name === "" || name.endsWith("/");
+  const before = folder;
+  if (isFolder) folder = name;
+  else if (name !== NEW && (!name.startsWith(folder) || !listedAt)) folder = path.folderOf(name);
+  path.show(folder);
+  list.chosen = isFolder ? "" : name;
+  tail.reset(list.chosen);
+  spec.leave();
+  if (before !== folder || !listedAt) await look();
+  else list.draw();
+  if (isFolder) {
     find("detail").hidden = true;
     document.title = "Journals · Gazette";
-    return;
-  }
-  document.title = `${name} · Gazette`;
-  await attempt(() => show(name, showing.signal));
-  if (focus && !find("detail").hidden) find("detail").focus({ preventScroll: true });
+    if (focus) list.move(0);
+  } else if (name === NEW) create();
+  else await open(name, { focus });
+}
+
+const goTo = (name) => {
+  location.hash = path.address(name);
+};
+
+function close() {
+  if (list.chosen === "") return;
+  goTo(folder);
 }
 
 async function again() {
   if (!document.hidden) {
-    await look({ keep: true });
-    if (list.chosen) await attempt(() => show(list.chosen, showing.signal));
+    const period = list.total > LONG ? LONG_LIST_MS : LIST_MS;
+    if (performance.now() - listedAt >= period - 100) await look({ keep: true });
+    else await attempt(lookAtHeads);
+    const name = list.chosen;
+    if (name && name !== NEW && tabs.current() === "overview") {
+      await attempt(() => detail.show(name, showing.signal));
+    }
   }
-  setTimeout(again, PERIOD_MS);
+  setTimeout(again, HEADS_MS);
 }
 
 find("filter").addEventListener("submit", (event) => event.preventDefault());
@@ -75,22 +117,31 @@ find("filter").addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(look, TYPING_MS);
 });
-find("access").addEventListener("submit", (event) => {
-  event.preventDefault();
-  token.set(find("token").value.trim());
-  find("token").value = "";
-  find("token").placeholder = token.get() ? "in use" : "none";
-  look().then(() => choose());
+find("close").addEventListener("click", close);
+access.ask(() => look().then(() => choose()));
+tabs.listen((name) => {
+  if (name !== "messages") tail.stop();
+  if (name === "spec" && spec.of() !== list.chosen) {
+    attempt(() => spec.load(list.chosen, showing.signal));
+  }
 });
-find("close").addEventListener("click", () => {
-  history.replaceState(null, "", location.pathname);
-  choose();
-  find("journals").focus();
+tail.listen(attempt);
+spec.listen({
+  applied: async (name) => {
+    if (list.chosen === name) await spec.load(name, showing.signal);
+    else goTo(name);
+    await look({ keep: true });
+  },
+  again: () =>
+    list.chosen === NEW ? spec.begin(folder) : attempt(() => spec.load(list.chosen, showing.signal)),
 });
-find("follow").addEventListener("click", () => attempt(toggle));
+keys.listen({
+  move: (by) => list.move(by),
+  up: () => folder && goTo(path.above(folder)),
+  close,
+});
 addEventListener("hashchange", () => choose({ focus: true }));
 
-find("token").placeholder = token.get() ? "in use" : "none";
-await look();
+tabs.select("overview");
 await choose();
-setTimeout(again, PERIOD_MS);
+setTimeout(again, HEADS_MS);

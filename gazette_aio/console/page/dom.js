@@ -19,3 +19,26 @@ export function pairs(list, entries) {
     ]),
   );
 }
+
+// A live region that is set to the same text again is read out again.
+export function say(id, text) {
+  if (find(id).textContent !== text) find(id).textContent = text;
+}
+
+export function complain(error) {
+  if (error.name === "AbortError") return;
+  say("problem", error.message);
+  find("problem").hidden = false;
+}
+
+// Do some work, and show why it failed. Returns whether it was done.
+export async function attempt(work) {
+  try {
+    await work();
+    find("problem").hidden = true;
+    return true;
+  } catch (error) {
+    complain(error);
+    return false;
+  }
+}

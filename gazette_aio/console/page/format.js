@@ -14,6 +14,8 @@ export function bytes(digits) {
 
 export const grouped = (digits) => BigInt(digits).toLocaleString("en");
 
+export const count = (number) => number.toLocaleString("en");
+
 export const rate = (perSecond) => (perSecond > 0 ? `${bytes(Math.round(perSecond))}/s` : "–");
 
 export const time = (seconds) =>

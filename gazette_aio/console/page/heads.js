@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 
 const KEPT = 1000;
+const RATES = 60;
 const known = new Map();
 
 export const headOf = (name) => known.get(name);
@@ -14,11 +15,14 @@ export async function refresh(names, signal) {
   for (const { name, head, problem } of heads) {
     const before = known.get(name);
     let perSecond = 0;
+    const rates = before?.rates ?? [];
     if (head && before?.head) {
       perSecond = (Number(BigInt(head) - BigInt(before.head)) * 1000) / (now - before.at);
+      rates.push(Math.max(perSecond, 0));
+      if (rates.length > RATES) rates.shift();
     }
     known.delete(name);
-    known.set(name, { head, problem, at: now, perSecond });
+    known.set(name, { head, problem, at: now, perSecond, rates });
   }
   for (const name of known.keys()) {
     if (known.size <= KEPT) break;

@@ -1,25 +1,31 @@
-// The list of journals: rows in sight only, fetched a page at a time.
+// The list: rows in sight only, fetched a page at a time.
 
 import { ask } from "./api.js";
-import { cell, element, find } from "./dom.js";
-import { grouped, rate } from "./format.js";
-import { headOf } from "./heads.js";
+import { element, find, say } from "./dom.js";
+import { count } from "./format.js";
+import { COLUMNS, drawn, keyOf } from "./rows.js";
 
-const ROW = 34;
+const ROW = 28;
 const PAGE = 100;
 const BEYOND = 8;
 
 export class JournalList {
   #pages = new Map();
-  #matched = 0;
+  #entries = 0;
   #filter = {};
   #asked = new AbortController();
   #fail;
+  #current = 0;
   chosen = "";
+  total = 0;
 
   constructor(fail) {
     this.#fail = fail;
     find("scroll").addEventListener("scroll", () => this.draw(), { passive: true });
+    find("list").addEventListener("focusin", (event) => {
+      const index = event.target.closest("tr")?.ariaRowIndex;
+      if (index) this.#current = Number(index) - 2;
+    });
     addEventListener("resize", () => this.draw());
   }
 
@@ -31,14 +37,17 @@ export class JournalList {
     this.#asked.abort();
     this.#asked = new AbortController();
     this.#filter = filter;
-    if (!keep) find("scroll").scrollTop = 0;
     const [first] = keep ? this.#inSight() : [0];
     const page = Math.floor((first ?? 0) / PAGE);
     const answer = await this.#page(page);
     this.#pages = new Map([[page, answer.rows]]);
+    if (!keep) {
+      this.#current = 0;
+      find("scroll").scrollTop = 0;
+    }
     this.draw();
-    const status = `${answer.matched.toLocaleString("en")} of ${answer.total.toLocaleString("en")} journals`;
-    if (find("status").textContent !== status) find("status").textContent = status;
+    this.total = answer.total;
+    say("status", `${count(answer.matched)} of ${count(answer.total)} journals`);
   }
 
   draw() {
@@ -46,44 +55,41 @@ export class JournalList {
     const begin = indexes[0] ?? 0;
     const end = begin + indexes.length;
     for (const index of [begin, end - 1]) this.#want(Math.floor(Math.max(index, 0) / PAGE));
-    const focused = document.activeElement?.dataset?.journal;
+    const current = Math.min(Math.max(this.#current, begin), Math.max(end - 1, 0));
+    const focused = document.activeElement?.dataset?.key;
+    const { chosen } = this;
+    const { folder = "" } = this.#filter;
     const body = find("list").tBodies[0];
     body.replaceChildren(
       space(begin * ROW),
-      ...indexes.map((index) => this.#drawn(index)),
-      space((this.#matched - end) * ROW),
+      ...indexes.map((index) =>
+        drawn(this.#row(index), { index, chosen, folder, isCurrent: index === current }),
+      ),
+      space((this.#entries - end) * ROW),
     );
-    find("list").setAttribute("aria-rowcount", String(this.#matched + 1));
-    if (focused) {
-      for (const link of body.querySelectorAll("a")) {
-        if (link.dataset.journal === focused) link.focus({ preventScroll: true });
-      }
-    }
+    find("list").setAttribute("aria-rowcount", String(this.#entries + 1));
+    if (focused) this.#focus(focused);
   }
 
-  #drawn(index) {
-    const row = this.#row(index);
-    const drawn = element("tr", { ariaRowIndex: String(index + 2) });
-    if (!row) {
-      drawn.append(element("td", { colSpan: 5, textContent: "…" }));
-      return drawn;
+  // Move the focus by a number of rows, and into sight.
+  move(by) {
+    const to = Math.min(Math.max(this.#current + by, 0), this.#entries - 1);
+    if (to < 0) return;
+    this.#current = to;
+    const scroll = find("scroll");
+    const head = find("list").tHead.offsetHeight;
+    const top = to * ROW;
+    if (top < scroll.scrollTop) scroll.scrollTop = top;
+    const bottom = top + ROW + head - scroll.clientHeight;
+    if (bottom > scroll.scrollTop) scroll.scrollTop = bottom;
+    this.draw();
+    this.#focus(keyOf(this.#row(to)));
+  }
+
+  #focus(key) {
+    for (const link of find("list").tBodies[0].querySelectorAll("a")) {
+      if (link.dataset.key === key) link.focus({ preventScroll: true });
     }
-    const head = headOf(row.name);
-    const link = element("a", { textContent: row.name, href: `#${encodeURIComponent(row.name)}` });
-    link.dataset.journal = row.name;
-    if (row.name === this.chosen) {
-      drawn.className = "chosen";
-      link.setAttribute("aria-current", "true");
-    }
-    const state = row.suspend === "NONE" ? "" : ` (suspended: ${row.suspend.toLowerCase()})`;
-    drawn.append(
-      element("td", { title: row.name }, link),
-      cell(head?.head ? grouped(head.head) : (head?.problem ?? ""), "number"),
-      cell(head?.head ? rate(head.perSecond) : "", "number"),
-      cell((row.members.join(", ") || "none") + state),
-      cell(row.stores.join(", ") || "none"),
-    );
-    return drawn;
   }
 
   #row(index) {
@@ -93,12 +99,12 @@ export class JournalList {
   #inSight() {
     const { scrollTop, clientHeight } = find("scroll");
     const begin = Math.max(Math.floor(scrollTop / ROW) - BEYOND, 0);
-    const end = Math.min(Math.ceil((scrollTop + clientHeight) / ROW) + BEYOND, this.#matched);
+    const end = Math.min(Math.ceil((scrollTop + clientHeight) / ROW) + BEYOND, this.#entries);
     return Array.from({ length: Math.max(end - begin, 0) }, (_, number) => begin + number);
   }
 
   #want(page) {
-    if (this.#matched === 0 || this.#pages.has(page)) return;
+    if (this.#entries === 0 || this.#pages.has(page)) return;
     this.#pages.set(page, []);
     this.#page(page).then(
       (answer) => {
@@ -115,13 +121,13 @@ export class JournalList {
   async #page(page) {
     const query = { ...this.#filter, offset: page * PAGE, limit: PAGE };
     const answer = await ask("/api/journals", { query, signal: this.#asked.signal });
-    this.#matched = answer.matched;
+    this.#entries = answer.entries;
     return answer;
   }
 }
 
 function space(height) {
-  const cellOfSpace = element("td", { colSpan: 5 });
+  const cellOfSpace = element("td", { colSpan: COLUMNS });
   cellOfSpace.style.height = `${Math.max(height, 0)}px`;
   const row = element("tr", { className: "space", ariaHidden: "true" });
   row.append(cellOfSpace);
