@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.turns import in_turns
-from gazette_aio.client import list_all_fragments, list_all_journals
+from gazette_aio.aio.turns import Turns, in_turns
+from gazette_aio.client import iter_fragments, list_all_journals
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.console.exchange import (
     CALL_SECONDS,
@@ -26,7 +27,7 @@ from gazette_aio.console.exchange import (
 from gazette_aio.console.guards import HEADERS, bearer_token, refusal
 from gazette_aio.console.shard_doors import ShardDoors
 from gazette_aio.console.spec_doors import SpecDoors
-from gazette_aio.console.views import Head, JournalDetail, ListWanted, journal_detail, journal_page
+from gazette_aio.console.views import FragmentSums, Head, ListWanted, journal_detail, journal_page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -80,7 +81,7 @@ class Doors:
         self._listings = listings
         self._rooms = (
             ShardDoors(open_client, open_shards),
-            SpecDoors(open_client, read_only=read_only),
+            SpecDoors(open_client, applied=listings.forget, read_only=read_only),
         )
 
     def application(self) -> web.Application:
@@ -150,12 +151,16 @@ class Doors:
             listed = await list_all_journals(client, by_name, timeout=CALL_SECONDS)
             if not listed.journals:
                 return failure(404, "there is no such journal")
-            fragments = await list_all_fragments(client, name, timeout=CALL_SECONDS)
+            sums, turns = FragmentSums(), Turns()
+            async with (
+                asyncio.timeout(CALL_SECONDS),
+                aclosing(iter_fragments(client, name)) as fragments,
+            ):
+                async for fragment in fragments:
+                    sums.add(fragment.spec)
+                    await turns.rest()
             head = await head_of(client, name, HEAD_SECONDS)
-        detail: JournalDetail = journal_detail(
-            listed.journals[0], [fragment.spec for fragment in fragments.fragments], head
-        )
-        return answer(detail)
+        return answer(journal_detail(listed.journals[0], sums, head))
 
     async def _tail(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")

@@ -73,6 +73,10 @@ class Listings:
             task.add_done_callback(lambda done: self._listed(key, done))
         return await asyncio.shield(task)
 
+    def forget(self) -> None:
+        """List anew for further requests. Requests that wait still get what they wait for."""
+        self._listings.clear()
+
     async def aclose(self) -> None:
         """End all listings. Cancellation: safe — call again."""
         tasks = list(self._listings.values())

@@ -11,6 +11,8 @@ from gazette_aio.console.exchange import CALL_SECONDS, answer, body, credentials
 from gazette_aio.console.specs import SpecApplied, SpecEdit, edit_request, review, spec_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp import web
 
     from gazette_aio.console.exchange import OpenClient
@@ -24,11 +26,15 @@ class SpecDoors:
 
     Args:
         open_client: Opens a client of the brokers.
+        applied: Called after each edit that was applied.
         read_only: Whether edits are refused.
     """
 
-    def __init__(self, open_client: OpenClient, *, read_only: bool) -> None:
+    def __init__(
+        self, open_client: OpenClient, *, applied: Callable[[], None], read_only: bool
+    ) -> None:
         self._open_client = open_client
+        self._applied = applied
         self._read_only = read_only
 
     def add_to(self, application: web.Application) -> None:
@@ -67,5 +73,6 @@ class SpecDoors:
                 return failure(
                     409, "nothing was applied: the journal has changed since it was opened"
                 )
+        self._applied()
         revision = str(applied.header.etcd.revision)
         return answer(SpecApplied(name=change.changes[0].upsert.name, revision=revision))

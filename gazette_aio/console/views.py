@@ -13,7 +13,7 @@ import msgspec
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 T = TypeVar("T")
 
@@ -209,8 +209,58 @@ def _name(journal: pb.ListResponse.Journal) -> str:
     return journal.spec.name
 
 
+class FragmentSums:
+    """Sums of the fragments of a journal, by store. Fragments themselves aren't kept."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, _StoreSum] = {}
+        self._covered = self._end = 0
+
+    def add(self, fragment: pb.Fragment) -> None:
+        """Add the next fragment, in the order of their begins."""
+        store = self._stores.get(fragment.backing_store)
+        if store is None:
+            store = self._stores[fragment.backing_store] = _StoreSum(fragment)
+        store.add(fragment)
+        # Fragments may overlap, within a store and between stores.
+        self._covered += max(fragment.end - max(fragment.begin, self._end), 0)
+        self._end = max(self._end, fragment.end)
+
+    def rows(self) -> tuple[StoreRow, ...]:
+        """Return the sums, by store."""
+        return tuple(held.row(store) for store, held in sorted(self._stores.items()))
+
+    @property
+    def covered(self) -> int:
+        """Bytes of distinct offsets that fragments have."""
+        return self._covered
+
+
+class _StoreSum:
+    def __init__(self, first: pb.Fragment) -> None:
+        self._begin, self._end = first.begin, first.end
+        self._count = self._bytes = self._newest = 0
+
+    def add(self, fragment: pb.Fragment) -> None:
+        self._count += 1
+        self._bytes += fragment.end - fragment.begin
+        self._begin = min(self._begin, fragment.begin)
+        self._end = max(self._end, fragment.end)
+        self._newest = max(self._newest, fragment.mod_time)
+
+    def row(self, store: str) -> StoreRow:
+        return StoreRow(
+            store=store,
+            fragments=self._count,
+            content_bytes=str(self._bytes),
+            begin=str(self._begin),
+            end=str(self._end),
+            newest=self._newest,
+        )
+
+
 def journal_detail(
-    journal: pb.ListResponse.Journal, fragments: Sequence[pb.Fragment], head: int
+    journal: pb.ListResponse.Journal, fragments: FragmentSums, head: int
 ) -> JournalDetail:
     """Return all about a journal.
 
@@ -230,33 +280,6 @@ def journal_detail(
         codec=pb.CompressionCodec.Name(spec.fragment.compression_codec),
         fragment_length=str(spec.fragment.length),
         head=str(head),
-        stores=fragments_by_store(fragments),
-        covered=str(_covered(fragments)),
+        stores=fragments.rows(),
+        covered=str(fragments.covered),
     )
-
-
-def fragments_by_store(fragments: Iterable[pb.Fragment]) -> tuple[StoreRow, ...]:
-    """Return sums of fragments, by their store."""
-    by_store: dict[str, list[pb.Fragment]] = {}
-    for fragment in fragments:
-        by_store.setdefault(fragment.backing_store, []).append(fragment)
-    return tuple(
-        StoreRow(
-            store=store,
-            fragments=len(held),
-            content_bytes=str(sum(fragment.end - fragment.begin for fragment in held)),
-            begin=str(min(fragment.begin for fragment in held)),
-            end=str(max(fragment.end for fragment in held)),
-            newest=max(fragment.mod_time for fragment in held),
-        )
-        for store, held in sorted(by_store.items())
-    )
-
-
-def _covered(fragments: Iterable[pb.Fragment]) -> int:
-    # Fragments may overlap, within a store and between stores.
-    covered = end = 0
-    for fragment in sorted(fragments, key=lambda item: item.begin):
-        covered += max(fragment.end - max(fragment.begin, end), 0)
-        end = max(end, fragment.end)
-    return covered

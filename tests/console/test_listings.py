@@ -101,6 +101,18 @@ async def test_a_browser_that_goes_ends_no_listing_of_others(opened):
     await listings.aclose()
 
 
+async def test_an_edit_ends_what_is_kept(gazette_broker, gazette_client):
+    await create_journals(gazette_client, journal_spec("a/one"))
+    limits = ListingLimits(journals=1, seconds=3600.0)
+    async with serving(gazette_broker, listing_limits=limits) as page:
+        assert (await asked(page, "/api/journals"))["total"] == 1
+        shown = await asked(page, "/api/spec?name=a/one")
+        new = {**shown, "revision": "0", "name": "a/two"}
+        new["text"] = shown["text"].replace("a/one", "a/two")
+        await asked(page, "/api/apply", body=new)
+        assert (await asked(page, "/api/journals"))["total"] == 2
+
+
 async def test_the_end_of_listings():
     waits = asyncio.Event()
 

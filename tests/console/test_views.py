@@ -7,9 +7,9 @@ from typing import Any, cast
 import gazette_aio.protocol as pb
 from gazette_aio.console.views import (
     FolderRow,
+    FragmentSums,
     JournalPage,
     ListWanted,
-    fragments_by_store,
     journal_detail,
     journal_page,
     journal_row,
@@ -134,15 +134,25 @@ def test_journals_without_primary():
     assert journal_row(journal).members == ("here/one",)
 
 
+def _sums(*fragments: pb.Fragment) -> FragmentSums:
+    sums = FragmentSums()
+    for fragment in fragments:
+        sums.add(fragment)
+    return sums
+
+
 def test_sums_of_fragments():
-    stored, kept = fragments_by_store(
-        [_fragment(20, 30), _fragment(0, 10, "file:///", 5), _fragment(5, 20, "file:///", 9)]
-    )[::-1]
+    sums = _sums(
+        _fragment(0, 10, "file:///", 9), _fragment(5, 20, "file:///", 5), _fragment(20, 30)
+    )
+    kept, stored = sums.rows()
     assert (kept.store, kept.fragments, kept.content_bytes) == ("", 1, "10")
     assert (stored.begin, stored.end, stored.content_bytes, stored.newest) == ("0", "20", "25", 9)
+    assert sums.covered == 30
+    assert FragmentSums().rows() == ()
 
 
 def test_offsets_beyond_numbers_of_javascript():
     end = (1 << 63) - 1
-    detail = journal_detail(_listed("a/journal"), [_fragment(0, end), _fragment(3, 9)], end)
+    detail = journal_detail(_listed("a/journal"), _sums(_fragment(0, end), _fragment(3, 9)), end)
     assert detail.head == detail.covered == str(end)
