@@ -158,10 +158,14 @@ class MessageForm:
                 end=str(frame.end),
                 state=state,
                 producer="" if is_plain else get_producer_id(uuid).hex(),
-                time="" if is_plain else clock_as_time(get_clock(uuid)).isoformat(),
+                time="" if is_plain else _time(get_clock(uuid)),
                 text=_text(frame.payload),
                 is_cut=len(frame.payload) > _SHOWN_BYTES,
             )
+
+
+def _time(clock: int) -> str:
+    return clock_as_time(clock).isoformat(timespec="milliseconds")
 
 
 def _text(payload: bytes) -> str:

@@ -159,6 +159,8 @@ def test_messages_of_fixed_frames():
     [event] = _events(form, 7, bytes(content))
     first, second = event["messages"]
     assert (first["state"], first["producer"]) == ("committed", _ONE.hex())
+    # A tick after the beginning of the calendar.
+    assert first["time"] == "1582-10-15T00:00:00.000+00:00"
     assert first["text"].endswith("hi")
     assert second["state"] == "unreadable"
     [event] = _events(form, 7 + len(content), b"garbage in between")

@@ -17,7 +17,10 @@ const SHAPES = {
 let shown = new Map();
 let counts = {};
 
+const COUNTED = ["acknowledgement", "duplicate"];
+
 const word = (state) => state.replace("-", " ");
+const words = (state, number) => word(state) + (COUNTED.includes(state) && number > 1 ? "s" : "");
 
 function tally(state, by) {
   counts[state] = (counts[state] ?? 0) + by;
@@ -27,7 +30,7 @@ function showCounts() {
   const parts = Object.entries(counts).filter(([, number]) => number > 0);
   find("counts").replaceChildren(
     ...parts.map(([state, number]) =>
-      element("span", { className: `state ${state}` }, `${SHAPES[state]} ${count(number)} ${word(state)}`),
+      element("span", { className: `state ${state}` }, `${SHAPES[state]} ${count(number)} ${words(state, number)}`),
     ),
   );
 }
