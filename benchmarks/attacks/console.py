@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import random
@@ -264,7 +265,8 @@ class _Attacker:
         if data is None and method == "POST":
             data = json.dumps(body).encode()
             headers = {"Content-Type": "application/json", **headers}
-        async with self._page.request(method, path, headers=headers, data=data) as response:
+        content = None if data is None else io.BytesIO(data)
+        async with self._page.request(method, path, headers=headers, data=content) as response:
             text = await response.text()
             require(response.status in expected, f"{method} {path}: {response.status} {text:.300}")
             lacking = [name for name in HEADERS if response.headers.get(name) != HEADERS[name]]

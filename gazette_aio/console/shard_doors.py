@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
+from gazette_aio.aio.turns import in_turns
 from gazette_aio.console.exchange import CALL_SECONDS, MAX_ROWS, answer, body, credentials, part
-from gazette_aio.console.shard_views import ShardPage, shard_lag, shard_page
+from gazette_aio.console.shard_views import shard_lag, shard_page
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.consumer.api.lags import lags_of
 
@@ -43,8 +44,8 @@ class ShardDoors:
         offset, limit = part(request)
         async with self._consumer()(credentials(request)) as client:
             listed = await list_shards(client, query.get("selector", ""), timeout=CALL_SECONDS)
-        page: ShardPage = shard_page(listed.shards, query.get("text", ""), offset, limit)
-        return answer(page)
+        page = shard_page(listed.shards, query.get("text", ""), offset, limit)
+        return answer(await in_turns(page))
 
     async def _lags(self, request: web.Request) -> web.StreamResponse:
         open_shards = self._consumer()

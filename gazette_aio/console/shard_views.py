@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 import gazette_aio.protocol.consumer as pc
-from gazette_aio.console.views import having
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from gazette_aio.consumer.api.lags import Lag
+
+
+_STEP: Final = 64
+"""Shards between turns of other tasks."""
 
 
 class ShardRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -97,8 +100,19 @@ def shard_lag(shard: str, lag: Lag) -> ShardLag:
 
 def shard_page(
     shards: Sequence[pc.ListResponse.Shard], text: str, offset: int, limit: int
-) -> ShardPage:
-    """Return the rows from `offset` on of the shards whose ID has a text, in any case."""
-    matched = having(shards, lambda item: item.spec.id, text)
-    rows = tuple(shard_row(item) for item in matched[offset : offset + limit])
-    return ShardPage(total=len(shards), matched=len(matched), offset=offset, rows=rows)
+) -> Generator[None, None, ShardPage]:
+    """Return the rows from `offset` on of the shards whose ID has a text, in any case.
+
+    It's done in steps of bounded length.
+    """
+    wanted = text.casefold()
+    rows: list[ShardRow] = []
+    matched = 0
+    for number, shard in enumerate(shards, 1):
+        if wanted in shard.spec.id.casefold():
+            if offset <= matched < offset + limit:
+                rows.append(shard_row(shard))
+            matched += 1
+        if number % _STEP == 0:
+            yield
+    return ShardPage(total=len(shards), matched=matched, offset=offset, rows=tuple(rows))

@@ -6,16 +6,14 @@ Offsets and sizes are texts of decimal digits: numbers of JavaScript end at 2^53
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
-T = TypeVar("T")
+    from collections.abc import Generator, Sequence
 
 _STEP: Final = 64
 """Journals between turns of other tasks."""
@@ -109,12 +107,6 @@ def journal_row(journal: pb.ListResponse.Journal) -> JournalRow:
         suspend=pb.JournalSpec.Suspend.Level.Name(spec.suspend.level),
         stores=tuple(spec.fragment.stores),
     )
-
-
-def having(items: Sequence[T], name: Callable[[T], str], text: str) -> Sequence[T]:
-    """Return the items whose name has a text, in any case."""
-    wanted = text.casefold()
-    return [item for item in items if wanted in name(item).casefold()] if wanted else items
 
 
 class ListWanted(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.batches import apply_in_batches
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.protocol.status_errors import shard_status_error
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 Response = TypeVar("Response")
 
 _LONGEST_PAUSE: Final = 1.0
+_SLICE_CHECKED: Final = 16
+_SLICE_NOTED: Final = 256
 
 
 async def stat_shard(
@@ -110,12 +113,14 @@ async def list_shards(
 
     async def once(request: pc.ListRequest) -> pc.ListResponse:
         response = await client.rpc.list(request)
-        _check(client, response, response.header)
+        await _check_listing(client, response)
         return response
 
     response = await deadline.run(_retried(client, request, once, deadline))
-    for shard in response.shards:
+    for number, shard in enumerate(response.shards, 1):
         client.router.update_route(shard.spec.id, shard.route)
+        if number % _SLICE_NOTED == 0:
+            await asyncio.sleep(0)
     return response
 
 
@@ -272,6 +277,20 @@ async def _retried(
     return await attempts.until_success(
         client.dispatcher.ready, lambda: once(request), deadline.note
     )
+
+
+async def _check_listing(client: ShardClient, response: pc.ListResponse) -> None:
+    """Raise as `_check()`, and let other tasks have turns: listings may be long."""
+    if response.status != pc.Status.OK:
+        _check(client, response, response.header)
+    head = pc.ListResponse(status=response.status)
+    if response.HasField("header"):
+        head.header.CopyFrom(response.header)
+    _check(client, head, head.header)
+    for begin in range(0, len(response.shards), _SLICE_CHECKED):
+        for index, shard in enumerate(response.shards[begin : begin + _SLICE_CHECKED], begin):
+            within(f"Shards[{index}]", pb.validate, shard, strict=client.strict)
+        await asyncio.sleep(0)
 
 
 def _check(

@@ -25,6 +25,7 @@ from gazette_aio.consumer.api import (
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.consumer.api.members import StubMember, header, listed
+from tests.loop_steps import SLICE_CALLS, longest_step
 
 SHARD = "a/shard"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -223,6 +224,20 @@ async def test_a_time_out_of_a_change_says_that_it_may_have_been_made():
             await unassign_shards(client, [SHARD])
         assert applying.value.outcome_unknown
         assert unassigning.value.outcome_unknown
+
+
+async def test_long_listings_are_checked_in_turns():
+    shards = [listed(f"shard-{number:04}", header().route) for number in range(2000)]
+    async with StubMember() as member, connect_shards(member.endpoint, strict=True) as client:
+        member.answer("List", response(pc.ListResponse, shards=shards))
+        with longest_step() as longest:
+            found = await list_shards(client)
+        assert len(found.shards) == 2000
+        shards[1234].mod_revision = 0
+        member.answer("List", response(pc.ListResponse, shards=shards))
+        with pytest.raises(pb.ValidationError, match=r"^Shards\[1234\]: invalid ModRevision"):
+            await list_shards(client)
+    assert longest.calls < SLICE_CALLS, longest.step
 
 
 async def test_stats_go_to_members_of_the_shard():
