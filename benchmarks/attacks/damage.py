@@ -26,8 +26,10 @@ from gazette_aio.testing import create_journals, journal_spec
 
 if TYPE_CHECKING:
     from gazette_aio import JournalClient
+    from gazette_aio.broker.host.options import FsyncMode
 
 _JOURNALS = ("attack/one", "attack/two")
+_MODES: tuple[FsyncMode, ...] = ("commit", "interval", "off")
 _ONCE = RetryPolicy(max_attempts=1)
 
 
@@ -38,21 +40,21 @@ async def attack(duration: float, seed: int) -> None:
     logging.getLogger("gazette_aio.broker").setLevel(logging.CRITICAL)
     try:
         with tempfile.TemporaryDirectory() as path:
-            sound = Path(path, "sound")
-            content = await _write(sound, rng)
+            written = [(mode, await _write(Path(path, mode), mode, rng)) for mode in _MODES]
             end = time.monotonic() + duration
             while time.monotonic() < end:
-                await _damaged(Path(path, "damaged"), sound, content, rng, counts)
+                mode, content = rng.choice(written)
+                await _damaged(Path(path, "damaged"), Path(path, mode), content, rng, counts)
     finally:
         logging.getLogger("gazette_aio.broker").setLevel(logging.NOTSET)
     print(f"damage: {counts}, intact", flush=True)
 
 
-async def _write(directory: Path, rng: random.Random) -> dict[str, bytes]:
+async def _write(directory: Path, mode: FsyncMode, rng: random.Random) -> dict[str, bytes]:
     """Append to some journals, and return their content; the files are those of a killed broker."""
     content = dict.fromkeys(_JOURNALS, b"")
-    live = directory.with_name("live")
-    async with EmbeddedBroker(live, fsync="commit") as broker, connect(broker.endpoint) as client:
+    live = directory.with_name(f"live-{mode}")
+    async with EmbeddedBroker(live, fsync=mode) as broker, connect(broker.endpoint) as client:
         await create_journals(client, *(journal_spec(name, length=1 << 15) for name in _JOURNALS))
         for _ in range(20):
             for name in _JOURNALS:
@@ -102,7 +104,7 @@ def _repair(directory: Path) -> bool:
     try:
         list(inspection.repair())
     except pb.StoreError:
-        return False  # No snapshot of the key space is sound.
+        return False  # Neither the snapshot of the key space is sound, nor what it replaced.
     finally:
         inspection.close()
     return True

@@ -163,6 +163,7 @@ OVERLAPS = [
     ("jrnl", "file:///secret/", "secret/jrnl", "file:///"),
     ("jrnl", "s3://bucket/secret/", "secret/jrnl", "s3://bucket/"),
     ("jrnl", "s3://bucket/secret/?region=a", "secret/jrnl", "s3://bucket/?region=b"),
+    ("jrnl", "gs://bucket/secret/", "secret/jrnl", "s3://bucket/"),
     ("jrnl", "azure://c/secret/", "secret/jrnl", "azure-ad://tenant/account/c/"),
     # Above or below it, where files of one are taken for those of the other.
     ("secret/jrnl", "file:///", "secret", "file:///"),

@@ -118,6 +118,9 @@ class Directories:
             # The same container may be named without its account.
             account, container, *_ = parsed.path[1:].split("/")
             place, key = f"azure:{container}", key[len(account) + len(container) + 2 :]
+        elif parsed.scheme in ("s3", "gs"):
+            # A server of either may serve the buckets of the other.
+            place = f"bucket:{parsed.host}"
         else:
             place = f"{parsed.scheme}:{parsed.host}"
         # Some file systems ignore case.
