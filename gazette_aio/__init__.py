@@ -1,8 +1,8 @@
 """An asyncio SDK for Gazette: journals, messages exactly once, and an embedded broker.
 
-The names which programs use daily are here; each is imported when it's first used. The rest is in
-the packages `client`, `message`, `broker`, `testing` and `protocol`, which has the messages of the
-wire, their rules, and every exception.
+The most common names are here; each is imported at its first use. All names are in the packages
+`client`, `message`, `consumer`, `broker`, `spark`, `testing`, `contrib`, and `protocol`. The last
+one has the messages of the wire, their rules, and every exception.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ class JournalClient(Owner):
         *,
         timeout: float | None = None,
     ) -> pb.ListResponse:
-        """Return all journals that a selector matches, as `list_all_journals()`.
+        """List the journals that a selector matches, with their specs, revisions and routes.
+
+        Arguments and errors are those of `list_all_journals()`.
 
         Cancellation: safe.
         """
@@ -122,7 +124,10 @@ class JournalClient(Owner):
         batch_size: int = 0,
         timeout: float | None = None,
     ) -> pb.ApplyResponse:
-        """Create, update and delete journals, as `apply_journals()`.
+        """Create, update and delete journals: all changes, or none.
+
+        Arguments and errors are those of `apply_journals()`. With a `batch_size`, each batch is
+        atomic.
 
         Cancellation: aborts — changes that were applied remain.
         """
@@ -189,15 +194,16 @@ class JournalClient(Owner):
     ) -> pb.AppendResponse:
         """Append content to a journal as a whole, and return where it is.
 
-        Without content it's a barrier, which returns the write head. Retries may append the content
-        more than once, unless the request has an `offset`: a broker refuses the second one then.
+        Without content, the append returns the write head after all earlier appends. A retry may
+        append the content a second time, unless the request has an `offset`: the broker then
+        refuses the retry.
 
         Args:
             request: Name of the journal, or a request that may have preconditions.
             content: Content to append, in this order. Files are read from their start.
             retry_policy: Failures to retry; None for the policy of the client.
-            timeout: Seconds to wait, `math.inf` for no limit; None for that of the client. When
-                they're over, it's unknown whether the content was appended.
+            timeout: Seconds to wait, `math.inf` for no limit; None for that of the client. After
+                a timeout, it's unknown whether the content was appended.
 
         Raises:
             ValidationError: The request is invalid.
@@ -214,7 +220,9 @@ class JournalClient(Owner):
     async def list_fragments(
         self, request: pb.FragmentsRequest | str, *, timeout: float | None = None
     ) -> pb.FragmentsResponse:
-        """Return all fragments of a journal, as `list_all_fragments()`.
+        """List the fragments of a journal.
+
+        Arguments and errors are those of `list_all_fragments()`.
 
         Cancellation: safe.
         """
@@ -307,9 +315,9 @@ def connect(address: str | None = None, **options: Unpack[ClientOptions]) -> Jou
         fragment_fetcher: Fetches fragment files with `http` and `https` URLs, and is closed with
             the client. None for an HTTPFragmentFetcher.
         timeout: Seconds within which a call must complete, unless it's given a `timeout` of its
-            own; None, the default, for no limit. Calls raise OperationTimeoutError when they're
-            over. A read or a watch must be connected within them, and may last. Appends of
-            `client.appends` bound each `await` of an append, which stays pending after it.
+            own; None, the default, for no limit. After it, calls raise OperationTimeoutError. Of a
+            read or a watch, it bounds the wait for a connection. Of an append of `client.appends`,
+            it bounds each `await`, after which the append stays pending.
         connect_timeout: Seconds within which a broker must answer; 20 by default.
         drain_timeout: Seconds to wait for pending appends when closing; 30 by default.
         strict: Whether to check responses for all rules of the protocol, rather than to accept what

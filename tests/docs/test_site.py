@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -18,6 +19,17 @@ def test_navigation_names_every_page():
     there = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
 
     assert named == there
+
+
+@pytest.mark.parametrize("package", ["spark", "testing"])
+def test_the_reference_has_each_public_name(package):
+    """Of packages whose pages name modules one by one."""
+    page = (ROOT / "docs" / "api" / f"{package}.md").read_text("utf-8")
+    there = set(re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE))
+    modules = importlib.import_module(f"gazette_aio.{package}")._MODULES
+
+    missing = {name for name, module in modules.items() if not {module, f"{module}.{name}"} & there}
+    assert missing == {"GazetteDataSource"} & modules.keys()  # Spark's own door to the format.
 
 
 @pytest.mark.slow

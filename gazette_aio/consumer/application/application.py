@@ -95,8 +95,9 @@ class Application(Protocol[M, S]):
     ) -> Awaitable[None] | None:
         """Finish a transaction, before it starts to commit.
 
-        It has to publish what isn't published, to start appends through `shard.appends`, and to
-        write what is held in memory to the store. It needn't wait for appends. It may be left out.
+        Publish the remaining messages, start the remaining appends by `shard.appends`, and write
+        changes that are held in memory to the store. The hook needn't wait for appends, and may be
+        left out.
         """
         return None
 

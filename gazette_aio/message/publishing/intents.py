@@ -45,11 +45,11 @@ class IntentLog(Owner):
     file `path` + `.lock`, until `aclose()`, the end of the process, or that of this object. After
     its start, a process calls `recover()` before it publishes.
 
-    A lock holds on one machine. Where the directory may be reached from several, such as a network
+    The lock works on one machine. If several machines can reach the directory, such as a network
     file system or a volume that moves, give the log a `fence`: `recover()` takes the register of
-    the fence, and each transaction is decided by an append that checks it. Whoever held the fence
-    before, and may still run or pause, fails with FencedError at its next commit, and nothing of
-    that transaction commits. Records are then files named `path` + `.EPOCH-NUMBER`.
+    the fence, and each commit appends to its journal and checks the register. A former holder of
+    the fence, which may still run or pause, fails with FencedError at its next commit, and nothing
+    of that transaction commits. Records are then files named `path` + `.EPOCH-NUMBER`.
 
     Args:
         path: Path of the file. Its directory must exist.

@@ -147,7 +147,7 @@ class Publisher(Generic[T]):
     def publish_committed(
         self, mapping: Mapping[T], message: T
     ) -> Coroutine[Any, Any, AsyncAppend]:
-        """Publish a message which commits by itself.
+        """Publish a message outside of transactions: it commits by itself.
 
         Arguments, result and other errors are those of `publish_uncommitted()`.
 
@@ -163,8 +163,8 @@ class Publisher(Generic[T]):
     ) -> Coroutine[Any, Any, AsyncAppend]:
         """Publish a message which is pending until its journal is acknowledged.
 
-        A call made within the block of a transaction has to be awaited: a block that ends before
-        is abandoned.
+        Await each call within the block of its transaction: if a call is unfinished at the end of
+        the block, the transaction is abandoned.
 
         Args:
             mapping: Returns the journal and content type of a message; plain or async.
@@ -459,9 +459,9 @@ class Publisher(Generic[T]):
         See Transaction for the order of its steps, and the outcome of a crash.
 
         Args:
-            intents: Log which stores acknowledgements before they're appended, such as an
-                IntentLog. Without it, a crash
-                while they're appended may commit some journals and not others.
+            intents: Log which stores the acknowledgements before they're appended, such as an
+                IntentLog. Without it, a crash during the commit may commit some journals and not
+                others.
         """
         tracing: Tracing | None = getattr(self.appends, "tracing", None)
         return Transaction(self._uncommitted, self._gate, intents, tracing)
