@@ -26,13 +26,20 @@ def checked_timeout(timeout: float | None, default: float | None = None) -> floa
 
     Raises:
         ConfigurationError: The timeout isn't positive.
+        TypeError: The timeout isn't a number.
     """
     seconds = default if timeout is None else timeout
     if seconds is None:
         return None
+    _check_number(seconds)
     if not seconds > 0:  # NaN isn't positive either.
         raise pb.ConfigurationError(f"timeout must be positive, not {seconds}")
     return None if math.isinf(seconds) else seconds
+
+
+def _check_number(seconds: object) -> None:
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"timeout: expected a number of seconds, not {seconds!r}")
 
 
 class Deadline:

@@ -10,6 +10,7 @@ import termios
 
 import pytest
 
+import gazette_aio.protocol as pb
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 from tests.cli.conftest import spawn
@@ -97,9 +98,28 @@ async def test_unknown_journal(broker_cli):
 def test_invalid_journal_name_is_a_usage_error(inline):
     for command in ("read", "append"):
         done = inline("journals", command, "/no/name", stdin=b"x")
+        short = inline("journals", command, "a/b", stdin=b"x")
 
         assert done.code == 2
         assert "cannot begin with '/' (/no/name)" in done.err
+        assert short.err.startswith("gazette-aio: journal 'a/b': invalid length (3; ")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("FRAGMENT_STORE_UNHEALTHY", "fragment store can't be used"),
+        ("NO_JOURNAL_PRIMARY_BROKER", "no broker is the journal's primary now"),
+    ],
+)
+async def test_refusals_say_what_is_wrong(broker_cli, gazette_broker, journal, status, words):
+    gazette_broker.control.keep("append", status=pb.Status.Value(status))
+
+    done = await broker_cli("journals", "append", journal, "--timeout=0.2", stdin=b"x")
+
+    assert done.code == 1
+    assert words in done.err
+    assert f"({status})" in done.err
 
 
 def test_a_selector_in_place_of_a_journal_is_told_as_such(inline):

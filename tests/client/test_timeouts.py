@@ -7,7 +7,7 @@ import logging
 import math
 import pickle
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -176,6 +176,8 @@ async def test_a_time_out_of_none_and_without_limit() -> None:
     for timeout in (0, -1, math.nan):
         with pytest.raises(pb.ConfigurationError, match="timeout must be positive"):
             connect("http://localhost:1", timeout=timeout)
+    with pytest.raises(TypeError, match="timeout: expected a number of seconds, not '5'"):
+        connect("http://localhost:1", timeout=cast("float", "5"))
     async with (
         StubBroker() as broker,
         connect(broker.endpoint, timeout=0.001, drain_timeout=5) as client,

@@ -68,6 +68,12 @@ class UnreachableError(CommandError):
 
 _STATUS_TEXTS: dict[int, str] = {
     pb.Status.JOURNAL_NOT_FOUND: "no such journal",
+    pb.Status.NO_JOURNAL_PRIMARY_BROKER: "no broker is the journal's primary now",
+    pb.Status.INSUFFICIENT_JOURNAL_BROKERS: "too few brokers for the journal's replication",
+    pb.Status.OFFSET_NOT_YET_AVAILABLE: "the offset is beyond the journal's write head",
+    pb.Status.FRAGMENT_STORE_UNHEALTHY: (
+        "the journal's first fragment store can't be used; `journals store-health URL` says why"
+    ),
     pb.Status.NOT_ALLOWED: "the journal's flags or suspension don't allow this",
     pb.Status.WRONG_APPEND_OFFSET: "the offset isn't the journal's write head",
     pb.Status.REGISTER_MISMATCH: "the journal's registers don't match",

@@ -152,5 +152,5 @@ def checked_journal(journal: str) -> str:
         pb.validate_journal(journal)
     except pb.ValidationError as error:
         hint = "; use --selector for a label selector" if is_selector_expression(journal) else ""
-        raise InputError(f"{error}{hint}") from None
+        raise InputError(f"journal {journal!r}: {error}{hint}") from None
     return journal
