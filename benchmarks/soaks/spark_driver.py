@@ -59,8 +59,10 @@ def main() -> None:
         writer = frame.writeStream.format("faulty_gazette").options(**each["sink"])
         writer = writer.option("checkpointLocation", each["checkpoint"])
         queries.append(start_query(writer.trigger(availableNow=True)))
-    for query in queries:
-        query.awaitTermination()
+    # A query that fails ends the driver, also while others are held.
+    while not all(query.awaitTermination(1) for query in queries):
+        for query in queries:
+            query.awaitTermination(1)
 
 
 if __name__ == "__main__":

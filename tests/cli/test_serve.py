@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -98,7 +99,9 @@ async def test_ready_file_in_place_of_stdout(tmp_path):
 
     def is_ready():
         assert process.returncode is None
-        return path.exists() and path.stat().st_size > 0
+        with suppress(FileNotFoundError):  # The old file is removed first.
+            return path.stat().st_size > 0
+        return False
 
     await eventually(is_ready)
     ready = json.loads(path.read_text())
