@@ -142,10 +142,11 @@ RULES = (
     Rule((OUTSIDE,),  _ABOVE,      (NONE,),     _Is.OUTSIDE_COMMIT,             MESSAGE, CLOSE,
          "It commits by itself."),
     Rule((OUTSIDE,),  _ABOVE,      _SOME,       _Is.OUTSIDE_COMMIT,             MESSAGE, CLOSE,
-         "Likewise. The producer gave up what's pending, or mixes two ways of publishing.",
+         "It commits by itself. The producer gave up its pending messages, or mixes two ways of "
+         "publishing.",
          "message outside of transactions discards pending ones of its producer"),
     Rule((CONTINUE,), _DONE,       _ANY,        _Is.CONTINUE_ALREADY_ACKED,     NOTHING, SAME,
-         "A duplicate of a message which is done."),
+         "A duplicate of a message that is done."),
     Rule((CONTINUE,), (PENDING,),  _ANY,        _Is.CONTINUE_TXN_CLOCK_LARGER,  NOTHING, SAME,
          "A duplicate of a pending message."),
     Rule((CONTINUE,), (NEW,),      (NONE,),     _Is.CONTINUE_BEGIN_SPAN,        NOTHING, BEGIN,
@@ -156,13 +157,13 @@ RULES = (
          "The producer went back in time, and may publish again what was delivered.",
          "acknowledgement is older than the last one: exactly-once semantics are lost"),
     Rule((ACK,),      (LAST,),     _ANY,        _Is.ACK_ROLLBACK,               NOTHING, CLOSE,
-         "The last acknowledgement again. What's pending, if anything, was given up."),
+         "A repeated acknowledgement. Pending messages, if any, are rolled back."),
     Rule((ACK,),      _ABOVE,      (NONE,),     _Is.ACK_EMPTY,                  MESSAGE, CLOSE,
          "An acknowledgement of nothing, in this journal."),
     Rule((ACK,),      _ABOVE,      (RETAINED,), _Is.ACK_COMMIT_RING,            SPAN,    CLOSE,
          "The transaction commits. Pending messages above the clock are rolled back."),
     Rule((ACK,),      _ABOVE,      (EVICTED,),  _Is.ACK_COMMIT_REPLAY,          SPAN,    CLOSE,
-         "Likewise, and the journal is read again from `begin` on."),
+         "The transaction commits, and the journal is read again from `begin`."),
 )  # fmt: skip
 """Each case has exactly one row. A clock isn't PENDING if nothing is pending."""
 

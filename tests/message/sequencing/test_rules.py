@@ -42,7 +42,7 @@ PENDING = {
 
 def table():
     """Return the table as Markdown."""
-    lines = ["| flags | clock | pending | commits | `min`, `max`, `begin` thereafter | why |"]
+    lines = ["| flags | clock | pending | commits | new `min`, `max`, `begin` | why |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for rule in RULES:
         flags = "any" if len(rule.flags) == len(FLAGS) else FLAGS[rule.flags[0]]
