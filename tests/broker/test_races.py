@@ -26,7 +26,7 @@ from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.broker.stores import FileFragmentStore
 from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
-from tests.broker.journal.faulty_files import FaultyFiles
+from tests.broker.journal.faulty_files import BootedFiles, FaultyFiles
 from tests.broker.journal.test_crash_points import CLAIMS, Level, read, running, send
 from tests.waiting import eventually, turns
 
@@ -247,12 +247,12 @@ async def test_a_log_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
 async def test_without_syncs_journals_which_the_key_space_never_knew_are_kept(
     tmp_path: Path,
 ) -> None:
-    """A crash may lose what created a journal, and keep its files."""
-    async with running(tmp_path / "data", FileOps(), "off") as core:
+    """A crash of the machine may lose what created a journal, and keep its files."""
+    async with running(tmp_path / "data", BootedFiles("first"), "off") as core:
         await apply(core, journal_spec())
         await send(core, b"content", journal=NAME)
     shutil.rmtree(tmp_path / "data" / "meta")
-    async with running(tmp_path / "data", FileOps(), "off") as core:
+    async with running(tmp_path / "data", BootedFiles("second"), "off") as core:
         await apply(core, journal_spec())
         assert (await send(core, b"new", journal=NAME)).commit.begin == 0
     (aside,) = (tmp_path / "data" / "journals").glob("*.orphan")
