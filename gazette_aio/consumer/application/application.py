@@ -83,7 +83,9 @@ class Application(Protocol[M, S]):
     ) -> Awaitable[None] | None:
         """Consume a committed message, which may be an acknowledgement (its `flags` are ACK_TXN).
 
-        It isn't called if the application is a BatchConsumer.
+        It isn't called if the application is a BatchConsumer. A plain function publishes by
+        `publisher.publish_uncommitted_nowait()`, 12 MiB in a call at least; after the call, the
+        framework waits for journals that are behind.
 
         Raises:
             DeferToNextTransaction: The message is left for the next transaction.
@@ -117,7 +119,9 @@ class BatchConsumer(Protocol[M, S_contra]):
         """Consume committed messages in order, and return the number of those consumed.
 
         If fewer are consumed than were given, the rest is left for the next transaction, as by
-        DeferToNextTransaction.
+        DeferToNextTransaction. A plain function may publish 12 MiB in a call at least; beyond,
+        `publish_uncommitted_nowait()` may raise `asyncio.QueueFull`. An async one has
+        `await publisher.publish_uncommitted_batch()`, without such a bound.
         """
         ...
 

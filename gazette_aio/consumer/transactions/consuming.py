@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 RUN_MESSAGES: Final = 512
 """Most messages that are decoded and consumed without a pause."""
 
+QUEUED_BYTES: Final = 4 << 20
+"""Queued bytes of published messages for which consuming waits.
+
+The Publisher refuses more than 16 MiB: each call of a hook has room for 12 MiB.
+"""
+
 
 class Consumed(NamedTuple):
     """Outcome of a call."""
@@ -83,6 +89,8 @@ class EachMessage:
                 waiting = hook(shard, store, envelope, publisher)
                 if waiting is not None:
                     await waiting
+                if publisher.queued_bytes >= QUEUED_BYTES:
+                    await publisher.drain()
                 count += 1
                 if clock() >= deadline:
                     break
@@ -169,6 +177,8 @@ class Batch:
                 count = self._hook(self._shard, self._store, run, self._publisher)
                 if inspect.isawaitable(count):
                     count = await count
+                if self._publisher.queued_bytes >= QUEUED_BYTES:
+                    await self._publisher.drain()
         except DeferToNextTransaction:
             return Consumed(0, is_deferred=True)
         if type(count) is not int or not 0 <= count <= len(run):  # True isn't a number, either.

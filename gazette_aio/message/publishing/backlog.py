@@ -57,7 +57,8 @@ class Backlog:
         self._gate = gate
         self._update_clock = update_clock
         self._items: deque[Queued] = deque()
-        self._bytes = 0
+        self.size_bytes: int = 0
+        """Bytes of the messages that are queued."""
         self._put = self._done = 0
         self._moved = asyncio.Event()
         self._dropped = 0
@@ -84,8 +85,9 @@ class Backlog:
             Exception: Stamping or framing raises it.
         """
         item = Queued(routes, target, message, routes.find(target).length(message))
-        if self._items and self._bytes + item.length > MAX_BYTES:
-            raise asyncio.QueueFull(f"{self._bytes} bytes of messages are queued: await drain()")
+        if self._items and self.size_bytes + item.length > MAX_BYTES:
+            text = f"{self.size_bytes} bytes of messages are queued: await drain()"
+            raise asyncio.QueueFull(text)
         if self._task is None:
             work = self._append_all()
             try:
@@ -94,7 +96,7 @@ class Backlog:
                 work.close()
                 raise
         self._items.append(item)
-        self._bytes += item.length
+        self.size_bytes += item.length
         self._put += 1
         self._gate.delay()
 
@@ -120,7 +122,7 @@ class Backlog:
 
     def _drop(self) -> None:
         self._items.clear()
-        self._bytes = 0
+        self.size_bytes = 0
         self._note_done(len(self))
 
     def _note_done(self, count: int) -> None:
@@ -179,7 +181,7 @@ class Backlog:
         if not route.state.pending:
             routes.note_pending(route, first, cleared)
         route.state.last = append
-        self._bytes -= sum(item.length for item in run)
+        self.size_bytes -= sum(item.length for item in run)
         self._note_done(len(run))
 
     def _take_run(self, routes: Routes[Any], target: Target) -> list[Queued]:

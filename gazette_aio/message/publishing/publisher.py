@@ -137,6 +137,11 @@ class Publisher(Generic[T]):
         """ID of the producer. It changes when a transaction is abandoned."""
         return self._routes.journals.producer
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of messages of `publish_uncommitted_nowait()` that wait for their journals."""
+        return self._backlog.size_bytes
+
     def __repr__(self) -> str:
         journals = self._routes.journals
         return (

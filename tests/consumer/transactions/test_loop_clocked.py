@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import weakref
@@ -15,6 +16,8 @@ from gazette_aio.consumer.application import DeferToNextTransaction
 from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
 from gazette_aio.message import (
     ACK_TXN,
+    Clock,
+    Publisher,
     SequencerCheckpoint,
     get_clock,
     get_flags,
@@ -25,7 +28,7 @@ from gazette_aio.message.uuid import TICK, clock_from_ns
 from gazette_aio.protocol.errors import DependencyError, TransactionError
 from gazette_aio.protocol.status_errors import JournalNotFoundError
 from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
-from tests.consumer.transactions.world import OUT, shard_spec
+from tests.consumer.transactions.world import OUT, shard_spec, to_out
 from tests.waiting import turns
 
 MIN, MAX = 0.001, 0.010
@@ -473,3 +476,38 @@ async def test_publishing_without_waiting_is_part_of_the_transaction(loop: Clock
         await world.send(world.content.ack())
         await loop.advance(MIN)
         assert list(world.store.commits[0][0].ack_intents) == ["other/out"]
+
+
+@pytest.mark.parametrize("hook", ["consume_message", "consume_batch"])
+def test_plain_hooks_wait_for_a_busy_journal(hook: str):
+    async def test(loop: ClockLoop) -> None:
+        world = Clocked(loop)
+        is_free, consumed = asyncio.Event(), list[int]()
+        start = world.appends.start_append
+
+        async def start_append(journal: str, dependencies: Any = ()) -> Any:
+            await is_free.wait()
+            append = await start(journal, dependencies)
+            append.resolve()
+            return append
+
+        def consume(shard: Any, store: Any, given: Any, publisher: Any) -> Any:
+            envelopes = [given] if hook == "consume_message" else given
+            for envelope in envelopes:
+                consumed.append(envelope.begin)
+                publisher.publish_uncommitted_nowait(to_out, {"text": "x" * (5 << 20)})
+            return None if hook == "consume_message" else len(envelopes)
+
+        world.appends.start_append = start_append  # type: ignore[method-assign]
+        world.appends.try_append = lambda *_: None  # type: ignore[method-assign, assignment, return-value]
+        world.shard.publisher = Publisher(world.appends, json_adapter(), clock=Clock())
+        setattr(world.application, hook, consume)
+        async with world:
+            await world.send(*(world.content.outside() for _ in range(5)))
+            assert consumed == [0]  # Five of them would be more than can be queued.
+            is_free.set()
+            await turns()
+            assert consumed == [0, 10, 20, 30, 40]
+            assert not world.task.done()
+
+    run_clocked(test)
