@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.aio.turns import Turns
+from gazette_aio.client.retry import backoff
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.transactions.explain import explained, failure_of
 from gazette_aio.consumer.transactions.replays import JournalReplay, ProducerReplay
@@ -147,15 +149,24 @@ class SourceReaders(Owner):
         request = pb.ReadRequest(journal=name, offset=offset, block=True, do_not_proxy=self._direct)
         reader = self._client.read(request, timeout=math.inf)
         pace = Turns()
+        refusals = 0
         try:
             while True:
                 try:
                     chunk = await anext(reader)
+                except pb.SuspendedError:
+                    # Brokers suspend idle journals. Nothing is missed: an append resumes them.
+                    if not refusals:
+                        _logger.info("source journal is suspended", extra={"journal": name})
+                    await asyncio.sleep(backoff(refusals))
+                    refusals += 1
+                    continue
                 except OffsetJumpError as jump:
                     extra = {"journal": name, "from": splitter.offset, "to": jump.offset}
                     _logger.warning("source journal offset jump", extra=extra)
                     splitter.jump(jump.offset)
                     continue
+                refusals = 0
                 splitter.feed(chunk, reader.offset - len(chunk))
                 del chunk  # Idle shards retain no content.
                 while run := splitter.next_run():

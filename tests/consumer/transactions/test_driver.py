@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import random
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import gazette_aio.protocol as pb
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import connect
 from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
 from gazette_aio.message import (
     ACK_TXN,
@@ -223,6 +227,24 @@ async def failure_of(member: Member) -> str:
 async def test_a_source_does_not_exist(client: Any):
     text = "runTransactions: readMessage: fetching journal spec: named journal does not exist (yyy/zzz)"
     assert await failure_of(Member(client, Disk(), spec=shard_spec("yyy/zzz"))) == text
+
+
+async def test_a_suspended_source_is_waited_for(tmp_path: Path):
+    async with (
+        EmbeddedBroker(tmp_path, fsync="off") as broker,
+        connect(broker.endpoint) as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await client.apply([journal_change(name) for name in (SOURCES[0], OUT)])
+        await publish(client, SOURCES[0], 1)
+        disk = Disk()
+        with broker.control.keep("read", status=pb.Status.SUSPENDED) as suspended:
+            member = Member(client, disk)
+            await stack.enter_async_context(member)
+            await eventually(lambda: suspended.hits >= 2 or member.task.done())
+            assert not member.task.done()
+        await member.through(await heads(client))
+        assert disk.state == {SOURCES[0]: [1]}
 
 
 async def test_a_source_is_a_recovery_log(client: Any):
