@@ -28,6 +28,7 @@
     ├── MixedTransactionError
     ├── DependencyError
     ├── TransactionError
+    │   └── NotAwaitedError(RuntimeError)
     ├── RecoveryError
     ├── FencedError
     ├── StoreError
@@ -313,6 +314,10 @@ class DependencyError(GazetteError):
 
 class TransactionError(GazetteError):
     """A transaction of a shard failed. The text names the step; the cause is the first error."""
+
+
+class NotAwaitedError(TransactionError, RuntimeError):
+    """Calls to publish of a transaction were not awaited, so that their messages are missing."""
 
 
 class RecoveryError(GazetteError):

@@ -37,7 +37,7 @@ EXAMPLES: list[pb.GazetteError] = [
             attempt=2,
             endpoint="http://host",
         )
-        for status in (*pb.consumer.Status.values()[1:], 99)
+        for status in (*pb.consumer.Status.values()[1:], pb.consumer.Status.ValueType(99))
     ),
     pb.TransportError("UNAVAILABLE", "gone", journal="a/journal", retryable=True, attempt=3),
     pb.TransportError("", "no such file", http_status=404, journal="a/journal"),
@@ -63,6 +63,7 @@ EXAMPLES: list[pb.GazetteError] = [
     pb.MixedTransactionError("text"),
     pb.DependencyError("text"),
     pb.TransactionError("text"),
+    pb.NotAwaitedError("text"),
     pb.RecoveryError("text"),
     pb.FencedError("text"),
     pb.StoreError("text"),
@@ -171,7 +172,7 @@ def test_no_text_shows_what_an_error_carries(example: pb.GazetteError):
         "response": pb.ReadResponse(fragment_url=SIGNED),
         "last_error": ValueError(SIGNED),
     }
-    error = pickle.loads(pickle.dumps(example))
+    error: pb.GazetteError = pickle.loads(pickle.dumps(example))
     for name in vars(error).keys() & carried:
         setattr(error, name, carried[name])
     for each in (error, pickle.loads(pickle.dumps(error))):

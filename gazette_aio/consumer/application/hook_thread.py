@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import logging
 import threading
@@ -62,7 +63,8 @@ class HookThread:
             raise RuntimeError(f"the thread of {self._name} has ended")
         future = asyncio.get_running_loop().create_future()
         self._awaited.add(future)
-        self._calls.put(_Call(future, functools.partial(hook, *args)))
+        context = contextvars.copy_context()
+        self._calls.put(_Call(future, functools.partial(context.run, hook, *args)))
         if self._thread is None:
             # A daemon: a hook that never returns must not keep the process from its end.
             self._thread = threading.Thread(

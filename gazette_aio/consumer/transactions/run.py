@@ -119,6 +119,7 @@ class TransactionRun:
         self._hooks = hooks = assignment.hooks
         self._store = store = assignment.store
         self._publisher = shard.publisher
+        self._block = shard.publisher.block(f"the transaction of shard {shard.id}")
         self._acks = assignment.acknowledgements
         self._intents = dict(checkpoint.ack_intents)
         self._loop = asyncio.get_running_loop()
@@ -160,13 +161,16 @@ class TransactionRun:
         # Invariant: recovered acknowledgements are first in line in their journals.
         await self._acks.append_recovered(self._intents)
         self._watch(self._acks.pending)
-        self._readers.start()
+        self._block.begin()
         try:
+            self._readers.start()
             await self._run()
         except BaseException as error:
             if self._is_begun:
                 await finish(self._abandon(error))
             raise
+        finally:
+            self._block.end()
 
     async def aclose(self) -> None:
         """End reading, and forget the prior transaction, which may still commit."""
@@ -265,6 +269,7 @@ class TransactionRun:
         now = self._clock()
         with step("txnAcknowledge"):
             await self._acks.append(intents, commit, self._publisher.producer_id)
+        self._block.reopen()
         self._commit = commit
         self._machine.prepared(durations_of(self._shard.spec), now)
         self._set_timer(None)
@@ -272,6 +277,7 @@ class TransactionRun:
         self._watch((commit, *self._acks.pending))
         with step("app.FinishedTxn"):
             await self._hooks.finished_txn(self._shard, self._store, commit)
+            await self._block.require_awaited()  # No later transaction may look at its calls.
 
     async def _prepare(self) -> tuple[list[Any], OpFuture[None]]:
         shard, publisher = self._shard, self._publisher
@@ -279,7 +285,8 @@ class TransactionRun:
             await self._hooks.finalize_txn(shard, self._store, publisher)
         checkpoint = self._machine.checkpoint()
         with step("publisher.BuildAckIntents"):
-            await publisher.drain()
+            # Invariant: nothing is published between messages and their acknowledgements.
+            await self._block.seal()
             intents = publisher.build_ack_intents()
         proto = checkpoint.to_proto(dict(intents))
         # Invariant: the commit waits for all appends that messages of the transaction caused, so

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from gazette_aio.protocol.errors import NotAwaitedError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -20,16 +23,20 @@ class Calls:
 
     Calls of other tasks may begin whenever they want: they belong to the transaction which is open
     then.
+
+    Args:
+        transaction: What errors call the transaction.
     """
 
-    __slots__ = ("_enough", "_kept", "last")
+    __slots__ = ("_enough", "_kept", "_transaction", "last")
 
-    def __init__(self) -> None:
+    def __init__(self, transaction: str = "the transaction") -> None:
         self.last: Any = None
         """Latest call, a coroutine, or None."""
         self._kept: list[Call] = []
         """Earlier calls which hadn't begun when the next one was made."""
         self._enough = _FEW
+        self._transaction = transaction
 
     def keep(self, call: Call) -> None:
         """Keep a call if it hasn't begun."""
@@ -56,12 +63,17 @@ class Calls:
         Cancellation: safe.
 
         Raises:
-            RuntimeError: At least one call wasn't awaited.
+            NotAwaitedError: At least one call wasn't awaited.
         """
         if not self.all_begun():
             await asyncio.sleep(0)  # Tasks which were just created begin now.
         if not self.all_begun():
-            raise RuntimeError("calls to publish were not awaited: the transaction is abandoned")
+            made = self._kept if self.last is None else [*self._kept, self.last]
+            names = Counter(_name_of(call) for call in made if not _has_begun(call))
+            raise NotAwaitedError(
+                f"calls to publish were not awaited: {_counted(names)}; "
+                f"{self._transaction} is abandoned"
+            )
 
     def enter(self) -> None:
         """Begin to belong to the current task, and the tasks which it starts."""
@@ -80,3 +92,15 @@ current_calls: Final[ContextVar[tuple[Calls, ...]]] = ContextVar("current_calls"
 
 def _has_begun(call: Call) -> bool:
     return inspect.getcoroutinestate(call) != inspect.CORO_CREATED
+
+
+def _name_of(call: Any) -> str:
+    name: str = call.__name__
+    return name.lstrip("_")
+
+
+def _counted(names: Counter[str]) -> str:
+    return ", ".join(
+        f"{name}()" if count == 1 else f"{name}() {count} times"
+        for name, count in sorted(names.items())
+    )

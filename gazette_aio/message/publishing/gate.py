@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gazette_aio.message.publishing.calls import Calls
+if TYPE_CHECKING:
+    from gazette_aio.message.publishing.calls import Calls
 
 _TURN_BYTES: Final = 1 << 19
 """Bytes which are published without suspension: it takes some two milliseconds."""
@@ -61,16 +62,15 @@ class Gate:
         """No longer make publishing wait for queued messages. Idempotent."""
         self._resumed.set()
 
-    def reserve(self) -> Calls:
-        """Reserve the gate for one transaction, and return its calls.
+    def reserve(self, calls: Calls) -> None:
+        """Reserve the gate for one transaction, with its calls.
 
         Raises:
             RuntimeError: Another transaction has reserved it.
         """
         if self.calls is not None:
             raise RuntimeError("a transaction of this Publisher is open already")
-        self.calls = Calls()
-        return self.calls
+        self.calls = calls
 
     async def passed(self) -> None:
         """Wait until the gate is open, and no earlier messages are queued.
@@ -92,11 +92,15 @@ class Gate:
         if self._inside:
             await self._idle.wait()
 
+    def open(self) -> None:
+        """Let publishing through again. Idempotent."""
+        self.turn_bytes = _TURN_BYTES if self._resumed.is_set() else 0
+        self._opened.set()
+
     def release(self) -> None:
         """Open the gate, also for a reservation by another transaction. Idempotent."""
-        self.turn_bytes = _TURN_BYTES if self._resumed.is_set() else 0
         self.calls = None
-        self._opened.set()
+        self.open()
 
     def __enter__(self) -> None:
         self._inside += 1

@@ -11,6 +11,7 @@ from gazette_aio.aio.turns import Turns
 from gazette_aio.message.adapters.base import Adapter, TypedAdapter
 from gazette_aio.message.publishing.backlog import Backlog
 from gazette_aio.message.publishing.batch_writer import BatchWriter
+from gazette_aio.message.publishing.block import Block
 from gazette_aio.message.publishing.calls import current_calls
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
@@ -161,7 +162,7 @@ class Publisher(Generic[T]):
         Raises:
             MixedTransactionError: The journal has uncommitted messages of this Publisher.
         """
-        return self._noted(self._publish(mapping, message, OUTSIDE_TXN))
+        return self._noted("publish_committed", self._publish(mapping, message, OUTSIDE_TXN))
 
     def publish_uncommitted(
         self, mapping: Mapping[T], message: T
@@ -342,7 +343,8 @@ class Publisher(Generic[T]):
             MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
                 were published meanwhile, journals before it keep their messages.
         """
-        return self._noted(self._publish_batch(mapping, messages, table, OUTSIDE_TXN))
+        call = self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
+        return self._noted("publish_committed_batch", call)
 
     def publish_uncommitted_batch(
         self,
@@ -387,7 +389,8 @@ class Publisher(Generic[T]):
             Exception: Validation, the mapping or encoding raises it; a note tells the message.
                 Nothing is published.
         """
-        return self._noted(self._publish_batch(mapping, messages, table, CONTINUE_TXN))
+        call = self._publish_batch(mapping, messages, table, CONTINUE_TXN)
+        return self._noted("publish_uncommitted_batch", call)
 
     async def _publish_batch(
         self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any, flags: Flags
@@ -420,10 +423,12 @@ class Publisher(Generic[T]):
         with self._gate:
             return {target[0]: await writer.append(target, parts) for target, parts in batch}
 
-    def _noted(self, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
+    def _noted(self, name: str, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """Note a call which the transaction that it's made in requires to be awaited."""
         calls = self._gate.calls
         if calls is not None and calls in current_calls.get():
+            named: Any = call
+            named.__name__ = name
             calls.note(call)
         return call
 
@@ -469,7 +474,15 @@ class Publisher(Generic[T]):
                 others.
         """
         tracing: Tracing | None = getattr(self.appends, "tracing", None)
-        return Transaction(self._uncommitted, self._gate, intents, tracing)
+        return Transaction(self._uncommitted, self.block(), intents, tracing)
+
+    def block(self, transaction: str = "the transaction") -> Block:
+        """Return the block of a transaction which the caller commits itself, as shards do.
+
+        Args:
+            transaction: What errors call the transaction.
+        """
+        return Block(self._gate, self._backlog, transaction)
 
     def abandon(self) -> None:
         """Abandon uncommitted messages: no later acknowledgement commits them.

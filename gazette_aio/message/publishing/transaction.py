@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gazette_aio.client import AsyncJournalClient, Span, Tracing
-    from gazette_aio.message.publishing.calls import Calls
-    from gazette_aio.message.publishing.gate import Gate
+    from gazette_aio.message.publishing.block import Block
     from gazette_aio.message.publishing.intent_record import AckIntent, State
     from gazette_aio.message.publishing.uncommitted import Uncommitted
 
@@ -67,7 +66,7 @@ class Transaction(Scope):
     transaction with the same IntentLog.
 
     A call to publish that was made in the block, or by a task started there, and isn't awaited when
-    the block ends, fails the transaction with a RuntimeError.
+    the block ends, fails the transaction with a NotAwaitedError.
 
     Messages which were published uncommitted before the block, or by other tasks, are part of the
     transaction.
@@ -76,14 +75,13 @@ class Transaction(Scope):
     def __init__(
         self,
         uncommitted: Uncommitted,
-        gate: Gate,
+        block: Block,
         intents: TransactionLog | None,
         tracing: Tracing | None = None,
     ) -> None:
         self._uncommitted = uncommitted
-        self._gate = gate
+        self._block = block
         self._intents = intents
-        self._calls: Calls | None = None
         self._tracing = tracing
         self._span: Span | None = None
         self.state: State = None
@@ -104,8 +102,7 @@ class Transaction(Scope):
         log = self._intents
         if log is not None:
             await log.require_recovered()
-        self._calls = self._gate.reserve()
-        self._calls.enter()
+        self._block.begin()
         if self._tracing is not None:
             self._span = self._tracing.start("transaction", current=True)
         if log is not None:
@@ -130,17 +127,12 @@ class Transaction(Scope):
                 self._span.end(error)
             # A log that only this transaction refers to is unlocked, for the next one of its path.
             self._intents = None
-            self._gate.release()
-            if self._calls is not None:
-                self._calls.leave()
+            self._block.end()
 
     async def _commit(self) -> None:
         uncommitted, log = self._uncommitted, self._intents
         try:
-            if self._calls is not None:
-                await self._calls.require_awaited()
-            await uncommitted.backlog.drained()
-            await self._gate.close()
+            await self._block.seal()
             await uncommitted.flush()
             intents = uncommitted.acknowledge()
             if self._span is not None:

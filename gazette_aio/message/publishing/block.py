@@ -1,0 +1,67 @@
+"""Block of a transaction: the calls to publish that belong to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gazette_aio.message.publishing.calls import Calls
+
+if TYPE_CHECKING:
+    from gazette_aio.message.publishing.backlog import Backlog
+    from gazette_aio.message.publishing.gate import Gate
+
+
+class Block:
+    """Makes sure that a transaction has all messages that were published within its block.
+
+    Args:
+        gate: Gate of the Publisher.
+        backlog: Messages which are queued.
+        transaction: What errors call the transaction.
+    """
+
+    def __init__(self, gate: Gate, backlog: Backlog, transaction: str) -> None:
+        self._gate = gate
+        self._backlog = backlog
+        self._calls = Calls(transaction)
+
+    def begin(self) -> None:
+        """Begin the block, to which calls by the current task and those it starts belong.
+
+        Raises:
+            RuntimeError: Another transaction of the Publisher is open.
+        """
+        self._gate.reserve(self._calls)
+        self._calls.enter()
+
+    async def require_awaited(self) -> None:
+        """Raise unless each call was awaited.
+
+        Cancellation: safe.
+
+        Raises:
+            NotAwaitedError: At least one call wasn't awaited.
+        """
+        await self._calls.require_awaited()
+
+    async def seal(self) -> None:
+        """Wait until all messages are with the service, and make other publishing wait.
+
+        Cancellation: aborts — other publishing waits until the block is reopened or ends.
+
+        Raises:
+            NotAwaitedError: At least one call wasn't awaited.
+            DependencyError: Queued messages could not be published.
+        """
+        await self._calls.require_awaited()
+        await self._backlog.drained()
+        await self._gate.close()
+
+    def reopen(self) -> None:
+        """Begin the block of the next transaction, within the same task."""
+        self._gate.open()
+
+    def end(self) -> None:
+        """End the block. It's called within the task that began it."""
+        self._gate.release()
+        self._calls.leave()
