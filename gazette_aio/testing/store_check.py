@@ -8,8 +8,9 @@ import inspect
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
+from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
 from gazette_aio.consumer.application import Store
+from gazette_aio.consumer.application.commit import commit_of
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import FencedError
 from gazette_aio.testing.stub_shard import StubShard
@@ -17,6 +18,7 @@ from gazette_aio.testing.stub_shard import StubShard
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
 
 S = TypeVar("S", bound=Store)
@@ -26,6 +28,9 @@ _PATIENCE_SECONDS: Final = 0.1
 """How long a commit is observed that has to wait. A store that keeps its word never fails by it."""
 
 _CANCELLATIONS: Final = 12
+
+_TURNS: Final = 2
+"""Turns of the event loop after which a task that ended has told so."""
 
 
 async def check_store(
@@ -134,15 +139,16 @@ class _Scene(Generic[S]):
     def start(self, store: S, number: int, *wait_for: OpFuture[Any]) -> OpFuture[None]:
         checkpoint = checkpoint_of(number)
         try:
-            commit: Any = store.start_commit(self.shard, checkpoint, list(wait_for))
+            returned = store.start_commit(self.shard, checkpoint, list(wait_for))
         except Exception as error:
             raise AssertionError(
                 "start_commit() raised, where it has to return a commit that is done with the error"
             ) from error
-        _expect(isinstance(commit, OpFuture), "start_commit() doesn't return an OpFuture")
         _expect(checkpoint == checkpoint_of(number), "start_commit() modifies the checkpoint")
-        started: OpFuture[None] = commit
-        return started
+        try:
+            return commit_of(returned)
+        except TypeError as error:
+            raise AssertionError(f"start_commit(): {error}") from error
 
     async def commit(self, store: S, number: int) -> None:
         """Have a transaction, from its begin to its commit."""
@@ -371,7 +377,8 @@ class _Check(Generic[S]):
         commit = scene.start(store, 2, dependency)
         await _observe(commit, "a commit doesn't wait for its dependency")
         await scene.destroy(store)
-        await asyncio.sleep(0)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         _expect(commit.done(), "destroy() leaves a commit behind that waits for its dependency")
         dependency.resolve()
         await scene.expect(1, "a commit took effect before its dependency succeeded", ahead=2)

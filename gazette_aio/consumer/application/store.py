@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Collection
 
     from gazette_aio.client.appends.futures import OpFuture
@@ -20,7 +21,7 @@ class Store(Protocol):
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[OpFuture[Any]], /
-    ) -> OpFuture[None]:
+    ) -> asyncio.Future[None]:
         """Begin to commit the changes of this transaction and its checkpoint, as one.
 
         The commit takes effect only after all of `wait_for` succeeded, and fails if one of them
@@ -37,7 +38,8 @@ class Store(Protocol):
             wait_for: Appends of the transaction.
 
         Returns:
-            The commit. If it's done with an error already, the transaction fails at once.
+            The commit: an OpFuture, a future of asyncio, or a task, which nobody but the store
+            cancels. If it's done with an error already, the transaction fails at once.
         """
         ...
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.client.appends.futures import finished_operation
+from gazette_aio.consumer.application.commit import commit_of
 from gazette_aio.consumer.transactions.channel import End, MessageChannel
 from gazette_aio.consumer.transactions.consuming import DecodingConsumer, consumer_of
 from gazette_aio.consumer.transactions.explain import explained, step
@@ -91,19 +91,6 @@ class Assignment:
     """Journal of the recovery log, whose appends no commit waits for; or empty."""
     formats: JournalFormats[Any]
     acknowledgements: Acknowledgements
-
-
-def checked_commit(commit: object) -> OpFuture[None]:
-    """Return what a store's `start_commit()` returned, if it's a future.
-
-    Raises:
-        TypeError: It's something else, such as the coroutine of an async function.
-    """
-    if asyncio.isfuture(commit):
-        return cast("OpFuture[None]", commit)
-    if inspect.iscoroutine(commit):
-        commit.close()
-    raise TypeError(f"it must return a future (not {type(commit).__name__})")
 
 
 class TransactionRun:
@@ -293,9 +280,7 @@ class TransactionRun:
         # that no offset passes a message whose effects may be lost.
         wait_for = shard.appends.pending_except(self._assignment.recovery_log)
         with step("store.StartCommit"):
-            commit = self._started = checked_commit(
-                self._store.start_commit(shard, proto, wait_for)
-            )
+            commit = self._started = commit_of(self._store.start_commit(shard, proto, wait_for))
             if commit.done() and (error := commit.exception()) is not None:
                 raise error
         return intents, commit
@@ -340,9 +325,6 @@ class TransactionRun:
                 self._assignment.progress.update(acknowledged.offsets, self._acks.ends())
                 if not acknowledged.is_restored:
                     self._assignment.observer.acknowledged(report_of(acknowledged))
-        except asyncio.CancelledError as error:
-            # A store's commit may be a task, which somebody cancelled.
-            self._failed = explained("store.StartCommit", error)
         except Exception as error:  # noqa: BLE001 - raised by the loop.
             self._failed = error
         self._wake.set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gazette_aio.consumer.stores import (
 )
 from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.protocol.errors import FencedError
 from gazette_aio.testing import ErrorStore, check_store
 from tests.consumer.stores import databases
 
@@ -102,6 +104,47 @@ async def test_compare_and_set_store() -> None:
     cloud = Cloud()
     make = lambda shard: CloudStore(cloud, shard)  # noqa: E731
     await check_store(make, write=write, read=read, exactly_once=False)
+
+
+class TaskStore:
+    """A store of a dict whose commits are tasks."""
+
+    def __init__(self, disk: dict[str, tuple[int, Checkpoint, State]]) -> None:
+        self.disk = disk
+        self.state: State = {}
+        self.fence = 0
+        self.commit: asyncio.Task[None] | None = None
+
+    def start_commit(
+        self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[asyncio.Future[Any]], /
+    ) -> asyncio.Task[None]:
+        committed = self.fence, checkpoint, dict(self.state)
+        self.commit = asyncio.create_task(self._commit(shard.fqn, committed, list(wait_for)))
+        return self.commit
+
+    async def _commit(self, key: str, committed: Any, wait_for: list[asyncio.Future[Any]]) -> None:
+        for dependency in wait_for:
+            await dependency
+        if self.disk[key][0] != self.fence:
+            raise FencedError("another store has restored the shard")
+        self.disk[key] = committed
+
+    async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
+        fence, checkpoint, state = self.disk.get(shard.fqn, (0, Checkpoint(), {}))
+        self.fence, self.state = fence + 1, dict(state)
+        self.disk[shard.fqn] = self.fence, checkpoint, state
+        return checkpoint
+
+    async def destroy(self) -> None:
+        if self.commit is not None:
+            self.commit.cancel()
+
+
+async def test_a_commit_may_be_a_task() -> None:
+    disk: dict[str, Any] = {}
+    store: Store = TaskStore(disk)
+    assert isinstance(store, TaskStore)
+    await check_store(lambda _: TaskStore(disk), write=write, read=read)
 
 
 class OpenDatabase(MemoryDatabase):
@@ -260,11 +303,18 @@ class Raising(MemoryStore[State]):
 
 
 class NoFuture(MemoryStore[State]):
-    """Returns a coroutine in place of a future."""
+    """Returns nothing in place of a future."""
 
     def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
         super().start_commit(shard, checkpoint, wait_for)
         return None
+
+
+class Coroutine(MemoryStore[State]):
+    """Returns a coroutine, which would encode the state too late."""
+
+    async def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:  # type: ignore[override]
+        await super().start_commit(shard, checkpoint, wait_for)
 
 
 class OtherError(Insider):
@@ -309,7 +359,8 @@ class Persistent(Insider):
         (Changing, "modifies the checkpoint"),
         (OfOneShard, "a new shard's checkpoint isn't empty"),
         (Raising, "start_commit\\(\\) raised"),
-        (NoFuture, "doesn't return an OpFuture"),
+        (NoFuture, r"start_commit\(\): it must return a future \(not NoneType\)"),
+        (Coroutine, r"start_commit\(\): it must return a future \(not coroutine\)"),
         (OtherError, "instead of FencedError"),
         (Hanging, "took more than"),
         (Persistent, "changes without a commit are restored"),

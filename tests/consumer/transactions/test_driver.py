@@ -16,6 +16,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
 from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
+from gazette_aio.consumer.transactions.driver import PrimaryLoop
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -532,6 +533,40 @@ async def test_a_finished_txn_that_is_cancelled_by_itself_hides_no_failure(clien
             await member.task
 
 
+async def test_a_commit_that_is_a_task_outlives_hooks_that_wait_for_it(client: Any):
+    class Impatient(Counter):
+        def begin_txn(self, shard: Any, store: Any) -> None:
+            pass
+
+        async def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(commit, 0.001)
+            store.may_commit.set()
+
+    class ByTask(MemoryStore):
+        def __init__(self, disk: Disk) -> None:
+            super().__init__(disk)
+            self.may_commit = asyncio.Event()
+
+        def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+            commit = super().start_commit(shard, checkpoint, wait_for)
+
+            async def wait() -> None:
+                await self.may_commit.wait()
+                await commit
+
+            return asyncio.create_task(wait())
+
+    disk = Disk()
+    await publish(client, SOURCES[0], 1)
+    member = Member(client, disk, Impatient())
+    member.store = ByTask(disk)
+    member.loop = PrimaryLoop(member.shard, member.hooks, member.store, progress=member.progress)
+    async with member:
+        await member.through(await heads(client))
+    assert disk.state == {SOURCES[0]: [1]}
+
+
 async def test_a_commit_that_is_a_cancelled_task_fails_the_shard(client: Any):
     class Cancelled(MemoryStore):
         def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
@@ -542,5 +577,5 @@ async def test_a_commit_that_is_a_cancelled_task_fails_the_shard(client: Any):
     await publish(client, SOURCES[0], 1)
     async with Member(client, Disk()) as member:
         vars(member.store)["start_commit"] = Cancelled(Disk()).start_commit
-        with pytest.raises(TransactionError, match=r"store\.StartCommit: CancelledError"):
+        with pytest.raises(TransactionError, match=r"store\.StartCommit: the commit was cancelled"):
             await member.task
