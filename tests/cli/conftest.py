@@ -8,6 +8,8 @@ import dataclasses
 import io
 import json
 import os
+import shlex
+import stat
 import subprocess
 import sys
 import threading
@@ -151,3 +153,28 @@ async def journal(gazette_client) -> str:
 def unused_port() -> int:
     """A port of the loopback interface where nobody listens."""
     return free_port()
+
+
+@pytest.fixture
+def editor(tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """Return the variables of an editor, each use of which runs another script of sed."""
+
+    def make(*commands: str) -> dict[str, str]:
+        path = tmp_path / "editor"
+        lines = [
+            "#!/bin/sh",
+            f"count=$(cat {tmp_path}/count 2>/dev/null || echo 0)",
+            f"echo $((count + 1)) > {tmp_path}/count",
+            f'cp "$1" {tmp_path}/seen.$count',
+            "case $count in",
+            *(
+                f'{index}) sed -i {shlex.quote(command)} "$1" ;;'
+                for index, command in enumerate(commands)
+            ),
+            "esac",
+        ]
+        path.write_text("\n".join(lines) + "\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return {"GAZ_EDITOR": os.fspath(path)}
+
+    return make

@@ -117,21 +117,6 @@ async def test_store_health(broker_cli: Any) -> None:
     assert bad.code == 2
 
 
-async def test_edit(broker_cli: Any, gazette_client: Any, journal: str, tmp_path: Any) -> None:
-    script = tmp_path / "editor.sh"
-    script.write_text(
-        "#!/bin/sh\nsed -i 's/^replication: 1/replication: 1\\nmax_append_rate: 4096/' \"$1\"\n"
-    )
-    script.chmod(0o755)
-    done = await broker_cli(
-        "journals", "edit", "-l", f"name={journal}", env={"GAZ_EDITOR": str(script)}
-    )
-
-    assert done.code == 0, done.err
-    listing = await gazette_client.list()
-    assert listing.journals[0].spec.max_append_rate == 4096
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "now"), (1, "1 second ago"), (7300, "2 hours ago"), (8e7, "2 years ago")],

@@ -13,7 +13,7 @@ from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.messages import prototext
 from gazette_aio.cli.shell.output import print_json
-from gazette_aio.cli.specs.editing import edit_until_applied
+from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
 from gazette_aio.client import iter_journals
 from gazette_aio.protocol.journal_space.differences import SpecChange, compare, lines_of
@@ -69,7 +69,7 @@ def apply(
     request = _request_of(*read_text(file or specs or "-"))
     if not dry_run:
         revision = asyncio.run(_apply(connection, request, batch_size))
-        _print_applied(request, revision, as_json=as_json)
+        print_applied(request, revision, as_json=as_json)
     elif output == "proto":
         click.echo(prototext(request), nl=False)
     else:
@@ -112,33 +112,26 @@ async def _compare(connection: ClientSettings, request: pb.ApplyRequest) -> list
     return compare(request.changes, present)
 
 
-def _print_applied(request: pb.ApplyRequest, revision: int, *, as_json: bool) -> None:
-    upserts = [change.upsert.name for change in request.changes if change.HasField("upsert")]
-    deletes = [change.delete for change in request.changes if not change.HasField("upsert")]
-    print_applied(upserts, deletes, revision, as_json=as_json)
-
-
 @click.command()
 @click.option("-l", "--selector", required=True, help="Label selector of the journals to edit.")
 @_batches
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
 def edit(connection: ClientSettings, selector: str, batch_size: int, *, as_json: bool) -> None:
-    """Edit journals in $GAZ_EDITOR, $EDITOR or vi, and apply them.
+    """Edit journals in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
     The editor opens again, with the reason, if the journals can't be applied. To give up, leave the
-    text as it is, or empty.
+    text as it is, or empty. To delete a journal, add `delete: true`.
     """
     listing = asyncio.run(_list(connection, parse_selector(selector)))
     if not listing.journals:
         raise CommandError(f"no journal matches {selector!r}")
-
-    def apply_text(text: str) -> None:
-        request = _request_of(text, "<editor>")
-        revision = asyncio.run(_apply(connection, request, batch_size))
-        _print_applied(request, revision, as_json=as_json)
-
-    edit_until_applied(pb.dump_journal_space(pb.Node.from_list_response(listing)), apply_text)
+    edit_specs(
+        pb.dump_journal_space(pb.Node.from_list_response(listing)),
+        lambda text: pb.load_journal_space(text, source="<editor>").to_apply_request(),
+        lambda request: asyncio.run(_apply(connection, request, batch_size)),
+        as_json=as_json,
+    )
 
 
 async def _list(connection: ClientSettings, selector: pb.LabelSelector) -> pb.ListResponse:

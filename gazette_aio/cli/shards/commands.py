@@ -22,7 +22,7 @@ from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.messages import prototext, tree_of
 from gazette_aio.cli.shell.output import print_json, print_table
-from gazette_aio.cli.specs.editing import edit_until_applied
+from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
 from gazette_aio.consumer.api import (
     apply_shards,
@@ -200,8 +200,12 @@ def apply(
     if file is not None and specs is not None:
         raise InputError("give FILE or --specs, but not both")
     request = _request_of(*read_text(specs or file or "-"))
-    revision = asyncio.run(_apply(consumer, connection, request, max_txn_size, dry_run=dry_run))
-    _print_applied(request, revision, as_json=as_json)
+    if dry_run:
+        asyncio.run(_check(connection, request))
+        print_applied(request, None, as_json=as_json, dry_run=True)
+    else:
+        revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
+        print_applied(request, revision, as_json=as_json)
     if dry_run and not as_json:
         click.echo(prototext(request), nl=False)
 
@@ -213,26 +217,17 @@ def _request_of(text: str, source: str) -> pc.ApplyRequest:
 
 
 async def _apply(
-    consumer: ClientSettings,
-    connection: ClientSettings,
-    request: pc.ApplyRequest,
-    batch_size: int,
-    *,
-    dry_run: bool = False,
-) -> int | None:
-    async with connection.open() as brokers:
-        await verify_referenced_journals(brokers, request)
-    if dry_run:
-        return None
+    consumer: ClientSettings, connection: ClientSettings, request: pc.ApplyRequest, batch_size: int
+) -> int:
+    await _check(connection, request)
     async with consumer.open_shards() as client:
         response = await apply_shards(client, request, batch_size=batch_size)
     return response.header.etcd.revision
 
 
-def _print_applied(request: pc.ApplyRequest, revision: int | None, *, as_json: bool) -> None:
-    upserts = [change.upsert.id for change in request.changes if change.HasField("upsert")]
-    deletes = [change.delete for change in request.changes if not change.HasField("upsert")]
-    print_applied(upserts, deletes, revision, as_json=as_json)
+async def _check(connection: ClientSettings, request: pc.ApplyRequest) -> None:
+    async with connection.open() as brokers:
+        await verify_referenced_journals(brokers, request)
 
 
 @shards.command()
@@ -253,22 +248,21 @@ def edit(
     *,
     as_json: bool,
 ) -> None:
-    """Edit shards in $GAZ_EDITOR, $EDITOR or vi, and apply them.
+    """Edit shards in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
     The editor opens again, with the reason, if the shards can't be applied. To give up, leave the
-    text as it is, or empty.
+    text as it is, or empty. To delete a shard, add `delete: true`.
     """
     parsed = parse_selector(selector)
     listing, _ = asyncio.run(_list(consumer, connection, parsed, lag=False))
     if not listing.shards:
         raise CommandError(f"no shard matches {selector!r}")
-
-    def apply_text(text: str) -> None:
-        request = _request_of(text, "<editor>")
-        revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
-        _print_applied(request, revision, as_json=as_json)
-
-    edit_until_applied(dump_shard_space(Set.from_list_response(listing)), apply_text)
+    edit_specs(
+        dump_shard_space(Set.from_list_response(listing)),
+        lambda text: load_shard_space(text, source="<editor>").to_apply_request(),
+        lambda request: asyncio.run(_apply(consumer, connection, request, max_txn_size)),
+        as_json=as_json,
+    )
 
 
 @shards.command()

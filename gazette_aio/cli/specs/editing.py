@@ -1,43 +1,85 @@
-"""Editing of specs in an editor, again and again until they can be applied."""
+"""Editing of specs in an editor, again and again until they can be applied.
+
+Only specs that differ from those listed are applied, each at the revision that it's based on.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import tempfile
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.failures import CommandError, InputError, explain
+from gazette_aio.cli.specs.files import checked_request, name_of, print_applied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gazette_aio.protocol import consumer as pc
 
-def edit_until_applied(text: str, apply: Callable[[str], None]) -> None:
-    """Edit `text` in $GAZ_EDITOR, $EDITOR or vi, and pass the result to `apply`.
+    Request = TypeVar("Request", pb.ApplyRequest, pc.ApplyRequest)
 
-    The editor opens again, with the reason, if `apply` fails.
+
+def edit_specs(
+    text: str, load: Callable[[str], Request], apply: Callable[[Request], int], *, as_json: bool
+) -> None:
+    """Edit specs in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
+
+    The editor opens again, with the reason, if the specs can't be applied. A text that is left as
+    it is, or emptied, gives up.
+
+    Args:
+        text: YAML of the specs.
+        load: Returns the request that applies all specs of a text.
+        apply: Applies a request, and returns its revision.
+        as_json: Whether to print the result as JSON.
 
     Raises:
-        CommandError: The text was left as it is, or emptied.
+        CommandError: The editor was given up after a failure. The text is kept in a file.
     """
+    base = load(text)
     reason = ""
     while True:
         edited = _edited(text, reason)
-        if edited is None:
-            raise CommandError("nothing was changed")
-        text = edited
+        if edited is None and reason:
+            raise CommandError(f"nothing was applied, and the text is kept in {_kept(text)}")
+        text = text if edited is None else edited
         try:
-            apply(text)
+            request = load(text)
+            has_removed = _keep_changed(request, base)
+            if request.changes:
+                checked_request(request, "<editor>")
+                print_applied(request, apply(request), as_json=as_json)
+                return
         except (pb.GazetteError, InputError, CommandError) as error:
-            reason = str(error)
-        else:
-            return
+            reason = explain(error)
+            continue
+        note = ": specs that aren't in the text are kept" if has_removed else ""
+        click.echo(f"gazette-aio: nothing was changed{note}", err=True)
+        if as_json:
+            print_applied(request, None, as_json=True)
+        return
+
+
+def _keep_changed(edited: Request, base: Request) -> bool:
+    """Remove the changes that are those of the base, and return whether the base has others."""
+    known = {name_of(change): change for change in base.changes}
+    for index, change in reversed(list(enumerate(edited.changes))):
+        before = known.pop(name_of(change), None)
+        if before is None:
+            continue
+        # Without a revision, the spec would be created.
+        change.expect_mod_revision = change.expect_mod_revision or before.expect_mod_revision
+        if change.delete == before.delete and change.upsert == before.upsert:
+            del edited.changes[index]
+    return bool(known)
 
 
 def _edited(text: str, reason: str) -> str | None:
-    """Return the text as a person left it, or None to give up."""
+    """Return the text as a person left it, or None if it's the same, or empty."""
     remarks = "".join(f"# {line}\n" for line in reason.splitlines())
     editor = os.environ.get("GAZ_EDITOR") or os.environ.get("EDITOR") or "vi"
     edited = click.edit(remarks + text, editor=editor, extension=".yaml", require_save=False)
@@ -46,3 +88,12 @@ def _edited(text: str, reason: str) -> str | None:
         del lines[0]
     kept = "".join(lines)
     return None if not kept.strip() or kept == text else kept
+
+
+def _kept(text: str) -> str:
+    """Keep a text in a file, and return the file's name."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="gazette-aio-edit-", suffix=".yaml", delete=False
+    ) as file:
+        file.write(text)
+    return file.name

@@ -64,19 +64,42 @@ def load_request(load: Callable[[], Request], source: str, items: str) -> Reques
         raise InputError(str(error)) from None
     if not request.changes:
         raise InputError(f"{source}: no {items} in this file")
+    checked_request(request, source)
+    return request
+
+
+def checked_request(request: pb.ApplyRequest | pc.ApplyRequest, source: str) -> None:
+    """Check the specs of a request.
+
+    Raises:
+        InputError: A spec is invalid.
+    """
     try:
         pb.validate(request)
     except pb.ValidationError as error:
         raise InputError(f"{source}: {error}") from None
-    return request
+
+
+def name_of(change: pb.ApplyRequest.Change | pc.ApplyRequest.Change) -> str:
+    """Return the journal or shard of a change."""
+    if not change.HasField("upsert"):
+        return change.delete
+    spec = change.upsert
+    return spec.name if isinstance(spec, pb.JournalSpec) else spec.id
 
 
 def print_applied(
-    upserts: list[str], deletes: list[str], revision: int | None, *, as_json: bool
+    request: pb.ApplyRequest | pc.ApplyRequest,
+    revision: int | None,
+    *,
+    as_json: bool,
+    dry_run: bool = False,
 ) -> None:
-    """Print the result of `apply`; a dry run, which has no revision, only as JSON."""
+    """Print the result of a request; one that wasn't sent has no revision, and is JSON only."""
+    upserts = [name_of(change) for change in request.changes if change.HasField("upsert")]
+    deletes = [name_of(change) for change in request.changes if not change.HasField("upsert")]
     if as_json:
-        result = {"upserts": upserts, "deletes": deletes, "dry_run": revision is None}
+        result = {"upserts": upserts, "deletes": deletes, "dry_run": dry_run}
         print_json(result if revision is None else {"revision": revision, **result})
     elif revision is not None:
         parts = [f"{len(upserts)} upserted"] if upserts else []
