@@ -183,7 +183,7 @@ async def test_a_database_that_moves_again_and_again(tmp_path: Path, kind: AnyKi
             content, hints = recorder.content, recorder.hints()
         assert not directory.exists()
         assert {"/primary.db"} <= set(recorder.links()) <= {
-            "/primary.db", "/primary.db-wal", "/primary.db.tmp",
+            "/primary.db", "/primary.db-wal", "/primary.db.gazette-copy",
         }  # fmt: skip
 
 
@@ -240,16 +240,16 @@ async def test_a_copy_that_was_not_finished_is_removed(tmp_path: Path, kind: Any
     workload = Workload(3)
     async with opened(recorder, kind=kind, pragmas=workload.pragmas) as store:
         await store.restore_checkpoint(SHARD)
-        while "/primary.db.tmp" not in recorder.links():
+        while "/primary.db.gazette-copy" not in recorder.links():
             await workload.run(store, recorder, 1)
         content, hints = recorder.content, recorder.hints()
     fsm, _ = recover(tmp_path / "two", content, hints)
-    assert (tmp_path / "two/primary.db.tmp").exists()
+    assert (tmp_path / "two/primary.db.gazette-copy").exists()
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
     async with opened(again, kind=kind, pragmas=workload.pragmas) as store:
         await workload.check(store, len(content))
         assert set(again.links()) == {"/primary.db"}
-        assert not (tmp_path / "two/primary.db.tmp").exists()
+        assert not (tmp_path / "two/primary.db.gazette-copy").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)

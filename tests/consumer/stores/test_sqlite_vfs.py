@@ -17,6 +17,7 @@ import apsw
 import pytest
 
 from gazette_aio.consumer.stores import SQLiteStore, SQLiteVFSStore
+from gazette_aio.consumer.stores.sqlite import databases
 from gazette_aio.consumer.stores.sqlite.databases import merged
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import StoreError
@@ -192,6 +193,42 @@ async def test_paths_of_directories_and_of_databases(
             await store.start_commit(SHARD, checkpoint_at(1), ())
         for name in ("primary.db", "other.db"):
             assert is_there(tmp_path / directory[-3:] / name)
+
+
+async def test_databases_are_not_taken_for_copies_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither when another one is recorded anew, nor by a member that takes over."""
+    monkeypatch.setattr(databases, "SLACK_BYTES", 16 << 10)
+    schema = f"""
+    {SCHEMA};
+    ATTACH 'primary.db.tmp' AS second;
+    CREATE TABLE IF NOT EXISTS second.second (key INTEGER PRIMARY KEY, value BLOB);
+    """
+    content, commits = b"", 30
+    for owner in range(1, 4):
+        fsm, _ = recover(tmp_path / str(owner), content)
+        recorder = MemoryRecorder(tmp_path / str(owner), fsm, content, author=owner)
+        async with vfs(recorder, schema) as store:
+            await store.restore_checkpoint(SHARD)
+            for table in ("state", "second"):
+                ((count,),) = await store.execute(f"SELECT count(*) FROM {table}")
+                assert count == (owner - 1) * commits
+            first = recorder.links()["/primary.db"]
+            for number in range(1, commits + 1):
+                row = (owner * commits + number, bytes(1000))
+                store.db.execute("INSERT INTO state VALUES (?, ?)", row)
+                store.db.execute("INSERT INTO second VALUES (?, ?)", row)
+                await store.start_commit(SHARD, checkpoint_at(number), ())
+            assert recorder.links()["/primary.db"] != first
+            content = recorder.content
+
+
+async def test_names_of_copies_are_reserved(tmp_path: Path) -> None:
+    schema = f"{SCHEMA}; ATTACH 'primary.db{databases.COPY_SUFFIX}' AS copy"
+    async with vfs(MemoryRecorder(tmp_path / "one"), schema) as store:
+        with pytest.raises(StoreError, match="has a reserved suffix"):
+            await store.open()
 
 
 @pytest.mark.parametrize("name", ["../out.db", "{}/out.db", "a/../../out.db", "./../out.db"])

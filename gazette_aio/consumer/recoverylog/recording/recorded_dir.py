@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 OpenMode = Literal["rb", "r+b", "wb", "w+b", "xb", "x+b"]
 """Mode of an open file, as of Python's `open()`."""
 
-TRUNCATING_SUFFIX: Final = ".truncating"
-"""Suffix of paths at which files are recorded anew while they're shortened."""
+TRUNCATING_PATH: Final = "/.truncating"
+"""Path in the log at which files are recorded anew while they're shortened."""
 
 _FLAGS: Final[dict[str, int]] = {
     "rb": os.O_RDONLY,
@@ -52,10 +52,9 @@ class RecordedDir:
         self.lock: threading.RLock = threading.RLock()
         """Held during a change, until it's recorded."""
         self._inodes: weakref.WeakValueDictionary[int, Inode] = weakref.WeakValueDictionary()
-        for path in recorder.links():
-            if path.endswith(TRUNCATING_SUFFIX):
-                # A crash left it.
-                self._unlink(recorder.directory + path)
+        if TRUNCATING_PATH in recorder.links():
+            # A crash left it.
+            self._unlink(self._truncating)
 
     def path(self, name: str | os.PathLike[str]) -> Path:
         """Return the local path of a name.
@@ -66,14 +65,18 @@ class RecordedDir:
         given = Path(name)
         if given.is_absolute():
             raise ValueError(f"name {os.fspath(name)!r} isn't relative")
-        path = self.recorder.directory + self.recorder.path_of(self._root / given)
-        if path.endswith(TRUNCATING_SUFFIX):
-            raise ValueError(f"name {os.fspath(name)!r} has a reserved suffix")
-        return Path(path)
+        path = self.recorder.path_of(self._root / given)
+        if path == TRUNCATING_PATH:
+            raise ValueError(f"name {os.fspath(name)!r} is reserved")
+        return Path(self.recorder.directory + path)
 
     @property
     def _root(self) -> Path:
         return Path(self.recorder.directory)
+
+    @property
+    def _truncating(self) -> str:
+        return self.recorder.directory + TRUNCATING_PATH
 
     def open(
         self, name: str | os.PathLike[str], mode: OpenMode = "rb", *, create: bool = False
@@ -225,8 +228,8 @@ class RecordedDir:
             inode.fnode = self._empty(inode.fnode, paths[0])
             return
         recorder = self.recorder
-        # Not beside the file: with the suffix, its name could be longer than file systems permit.
-        temporary = f"{recorder.directory}/{TRUNCATING_SUFFIX}"
+        # Not beside the file: with a suffix, its name could be longer than file systems permit.
+        temporary = self._truncating
         fnode = recorder.record_create(temporary)
         offset = 0
         while offset < size:

@@ -29,7 +29,8 @@ COPIED_FACTOR: Final = 8
 """Bytes that a commit adds to the copy of a database, for each byte that it has written itself."""
 SLACK_BYTES: Final = 8 << 20
 """Bytes to be played, beside 1.5 times the database, from which it's recorded anew."""
-_COPY_SUFFIX: Final = ".tmp"
+COPY_SUFFIX: Final = ".gazette-copy"
+"""Suffix of the paths of copies in the log, which no database may have."""
 
 
 class _Copy(NamedTuple):
@@ -55,7 +56,7 @@ class RecordedDatabase:
 
     def __init__(self, path: str, recorder: DirectoryRecorder, read: Read) -> None:
         self._path = path
-        self._copy_path = path + _COPY_SUFFIX
+        self._copy_path = path + COPY_SUFFIX
         self._recorder = recorder
         self._read = read
         self._fnode = 0
@@ -132,9 +133,8 @@ def forget_copies(recorder: DirectoryRecorder) -> None:
     Raises:
         StoreError: Recording has failed.
     """
-    links = recorder.links()
-    for path in links:
-        if path.endswith(_COPY_SUFFIX) and path.removesuffix(_COPY_SUFFIX) in links:
+    for path in recorder.links():
+        if path.endswith(COPY_SUFFIX):
             local = f"{recorder.directory}{path}"
             recorder.record_remove(local)
             with contextlib.suppress(FileNotFoundError):

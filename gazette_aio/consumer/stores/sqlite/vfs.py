@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.consumer.stores.sqlite.databases import (
+    COPY_SUFFIX,
     DATABASE_NAME,
     RecordedDatabase,
     forget_copies,
@@ -129,6 +130,8 @@ class _RecordingVFS(apsw.VFS):
         path = os.path.normpath(self._path(name))
         if not path.startswith(self._directory + os.sep):
             raise apsw.CantOpenError(f"{name} isn't below the directory of the store")
+        if path.endswith(COPY_SUFFIX):
+            raise apsw.CantOpenError(f"{name} has a reserved suffix, {COPY_SUFFIX}")
         # Wire: journals of a common commit have the name of its super-journal. It must be found,
         # or else they're dropped, also after the directory was moved.
         return path.removeprefix(self._directory + os.sep)
@@ -262,7 +265,8 @@ class SQLiteVFSStore(EngineStore[apsw.Connection]):
 
     - `db` is an `apsw.Connection`, and errors of SQL are of `apsw.Error`.
     - `schema` may attach databases by names below the directory, such as `ATTACH 'words.db' AS
-      words`. Transactions are atomic across all of them, also without a recorder.
+      words`. The suffix `.gazette-copy` is reserved. Transactions are atomic across all of them,
+      also without a recorder.
     - Each page is recorded once for a transaction, and not once more when a write-ahead log ends.
 
     Args:

@@ -21,7 +21,7 @@ from gazette_aio.consumer.recoverylog import (
     RecorderError,
 )
 from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES
-from gazette_aio.consumer.recoverylog.recording.recorded_dir import TRUNCATING_SUFFIX
+from gazette_aio.consumer.recoverylog.recording.recorded_dir import TRUNCATING_PATH
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.recorder.support import (
@@ -340,15 +340,35 @@ async def test_a_truncation_is_broken_off_at_each_operation(
     assert seen == {b"0123456789", b"0123", None}
 
 
+def created(recorder: Recorder, path: str) -> None:
+    """Create and record an empty file, as other members may."""
+    local = Path(recorder.directory + path)
+    local.parent.mkdir(exist_ok=True)
+    local.write_bytes(b"")
+    recorder.record_create(local)
+
+
 async def test_leftovers_are_removed(client: JournalClient, recorder: Recorder):
-    left = Path(recorder.directory) / ("file" + TRUNCATING_SUFFIX)
-    left.write_bytes(b"")
-    recorder.record_create(left)
+    created(recorder, TRUNCATING_PATH)
     directory = RecordedDir(recorder)
-    assert not left.exists()
-    with pytest.raises(ValueError, match="reserved suffix"):
-        directory.open(left.name, "wb")
+    with pytest.raises(ValueError, match="is reserved"):
+        directory.open(TRUNCATING_PATH[1:], "wb")
     assert await check(client, recorder) == {}
+
+
+async def test_files_of_others_whose_names_are_like_those_of_leftovers_stay(
+    client: JournalClient, recorder: Recorder
+):
+    """Other members, which may be of another implementation, know no reserved names."""
+    names = ["file.truncating", "sub/.truncating"]
+    for name in names:
+        created(recorder, f"/{name}")
+    directory = RecordedDir(recorder)
+    for name in names:
+        with directory.open(name, "r+b") as file:
+            file.write(b"0123456789")
+            file.truncate(4)
+    assert await check(client, recorder) == {f"/{name}": b"0123" for name in names}
 
 
 async def test_removed_files_stay_open(client: JournalClient, directory: RecordedDir):
