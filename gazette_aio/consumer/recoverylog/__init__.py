@@ -17,8 +17,9 @@ from gazette_aio.consumer.recoverylog.decoder import (
     LogDecoder,
     Operation,
 )
-from gazette_aio.consumer.recoverylog.fsm import FSM, FSMError, LiveNode, Outcome
+from gazette_aio.consumer.recoverylog.fsm import FSM, FSMError, Outcome
 from gazette_aio.consumer.recoverylog.hints import decode_hints, encode_hints, live_log_segments
+from gazette_aio.consumer.recoverylog.live_nodes import LiveNode
 from gazette_aio.consumer.recoverylog.operations import (
     content_checksum,
     encode_operation,

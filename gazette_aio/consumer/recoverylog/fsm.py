@@ -12,21 +12,16 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gazette_aio.consumer.recoverylog.hints import live_log_segments
+from gazette_aio.consumer.recoverylog.live_nodes import LiveNode, LiveNodes
 from gazette_aio.consumer.recoverylog.operations import next_checksum
-from gazette_aio.consumer.recoverylog.segments import Segment, joined, without_late_gaps
 from gazette_aio.protocol.errors import RecoveryError
-from gazette_aio.protocol.recoverylog import FnodeSegments, FSMHints, Property, RecordedOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-
-SPLIT_GAP_BYTES: Final = 4 << 20
-"""Bytes between two operations of a file from which a segment ends at the first of them."""
-
-MAX_SEGMENTS: Final = 64
-"""Segments of a file beyond which those with the smallest gaps between them are joined."""
+    from gazette_aio.consumer.recoverylog.segments import Segment
+    from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
 
 
 class Outcome(enum.Enum):
@@ -64,57 +59,6 @@ class FSMError(RecoveryError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.outcome,)
-
-
-class LiveNode:
-    """A file that has a path, and the operations that made it."""
-
-    __slots__ = ("_earlier", "_last_offset", "_last_seq_no", "_newest", "links")
-
-    def __init__(self, path: str) -> None:
-        self.links: set[str] = {path}
-        """Its paths."""
-        self._earlier: list[Segment] = []
-        self._newest: Segment | None = None
-        """The newest segment, as of its first operation."""
-        self._last_seq_no = 0
-        self._last_offset = 0
-
-    @property
-    def segments(self) -> list[Segment]:
-        """Runs of its operations, each of one author in one log, without a long gap.
-
-        Playback skips gaps of more than `SPLIT_GAP_BYTES`.
-        """
-        return self._earlier if self._newest is None else [*self._earlier, self._closed()]
-
-    def extend(  # noqa: PLR0917 - Hot: keywords take time.
-        self,
-        author: int,
-        seq_no: int,
-        checksum: int,
-        first_offset: int,
-        last_offset: int,
-        log: str,
-    ) -> None:
-        """Add an operation to the segments."""
-        newest = self._newest
-        if (
-            newest is None
-            or newest.author != author
-            or newest.log != log
-            # The end of operations from hints may be unknown, and is 0 then.
-            or first_offset - (self._last_offset or first_offset) > SPLIT_GAP_BYTES
-        ):
-            if newest is not None:
-                self._earlier = joined([*self._earlier, self._closed()], MAX_SEGMENTS - 1)
-            self._newest = Segment(author, seq_no, first_offset, checksum, seq_no, last_offset, log)
-        self._last_seq_no = seq_no
-        self._last_offset = last_offset
-
-    def _closed(self) -> Segment:
-        assert self._newest is not None
-        return self._newest._replace(last_seq_no=self._last_seq_no, last_offset=self._last_offset)
 
 
 class FSM:
@@ -330,24 +274,18 @@ class FSM:
         "property": _set_property,
     }
 
+    def snapshot(self) -> LiveNodes:
+        """Return the live files and properties as they are now, which takes little time."""
+        nodes = [node.snapshot(fnode) for fnode, node in self.live_nodes.items()]
+        return LiveNodes(nodes, dict(self.properties))
+
     def build_hints(self, log: str) -> FSMHints:
         """Return hints by which another one can follow this history.
 
         Args:
             log: The log that the hints are for.
         """
-        nodes = {fnode: self.live_nodes[fnode].segments for fnode in sorted(self.live_nodes)}
-        return FSMHints(
-            log=log,
-            live_nodes=[
-                FnodeSegments(fnode=fnode, segments=[segment.to_proto(log) for segment in segments])
-                for fnode, segments in without_late_gaps(nodes).items()
-            ],
-            properties=[
-                Property(path=path, content=content)
-                for path, content in sorted(self.properties.items())
-            ],
-        )
+        return self.snapshot().build_hints(log)
 
     def __repr__(self) -> str:
         segments, fnodes = self.remaining_hints

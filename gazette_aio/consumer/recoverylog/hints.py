@@ -6,8 +6,9 @@ of the fields, all integers are numbers, empty scalars are left out, and lists n
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -15,14 +16,21 @@ from gazette_aio.consumer.recoverylog.segments import Segment, SegmentSet, gap_b
 from gazette_aio.protocol.errors import RecoveryError, ValidationError
 from gazette_aio.protocol.recoverylog import FSMHints
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.descriptor import Descriptor
+
 # The encoder of other implementations escapes these.
 _ESCAPES: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode_hints(hints: FSMHints) -> bytes:
     """Return hints in the form in which Etcd stores them."""
-    text = json.dumps(_to_json(hints), ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_ESCAPES).encode()
+    members = ",".join(f'"{name}":{text}' for name, text in _members(hints))
+    return f"{{{members}}}".translate(_ESCAPES).encode()
 
 
 def decode_hints(data: bytes) -> FSMHints:
@@ -115,15 +123,33 @@ def shrink_hints(hints: FSMHints, budget_bytes: int) -> int:
     return size
 
 
+def _members(hints: FSMHints) -> Iterator[tuple[str, str]]:
+    # One file after the other: to encode all at once would be one long step of the interpreter,
+    # during which no other thread runs.
+    for name, is_repeated in _fields(hints.DESCRIPTOR):
+        value = getattr(hints, name)
+        if is_repeated:
+            items = ",".join(_encode(_to_json(item)) for item in value)
+            yield name, f"[{items}]" if items else "null"
+        elif value:
+            yield name, _encode(value)
+
+
 def _to_json(message: Message) -> dict[str, Any]:
     members: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.is_repeated:
-            members[field.name] = [_to_json(item) for item in value] or None
+    for name, is_repeated in _fields(message.DESCRIPTOR):
+        value = getattr(message, name)
+        if is_repeated:
+            members[name] = [_to_json(item) for item in value] or None
         elif value:
-            members[field.name] = value
+            members[name] = value
     return members
+
+
+@functools.cache
+def _fields(descriptor: Descriptor) -> list[tuple[str, bool]]:
+    """Return the names of fields, and whether they are repeated."""
+    return [(field.name, field.is_repeated) for field in descriptor.fields]
 
 
 def _from_json(document: Any, message: Message) -> None:

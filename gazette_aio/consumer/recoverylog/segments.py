@@ -59,7 +59,15 @@ class Segment(NamedTuple):
 
     def to_proto(self, log: str) -> pb.Segment:
         """Return the segment as one of hints of `log`."""
-        return pb.Segment(**self._replace(log="" if self.log == log else self.log)._asdict())
+        return pb.Segment(
+            author=self.author,
+            first_seq_no=self.first_seq_no,
+            first_offset=self.first_offset,
+            first_checksum=self.first_checksum,
+            last_seq_no=self.last_seq_no,
+            last_offset=self.last_offset,
+            log="" if self.log == log else self.log,
+        )
 
 
 def joined(segments: list[Segment], limit: int) -> list[Segment]:
@@ -159,7 +167,7 @@ class SegmentSet:
             ValidationError: The segment is invalid.
             SegmentError: It contradicts another segment. The set is as before.
         """
-        validate_segment(segment.to_proto(""))
+        validate_segment(segment)
         segments = self._segments
         begin = end = bisect_left(segments, segment.first_seq_no, key=_FIRST_SEQ_NO)
         if begin and (merged := _merged(segments[begin - 1], segment)) is not None:

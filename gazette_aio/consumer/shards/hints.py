@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreRefusedError
 from gazette_aio.consumer.keyspace.operations import Compare, Get, Put
 from gazette_aio.consumer.recoverylog import FSM, decode_hints, encode_hints
@@ -83,18 +84,22 @@ async def fetch_stored_hints(store: KeyValueStore, spec: ShardSpec) -> StoredHin
         result = await store.transact([], [Get(key) for key in keys])
     except KeyValueStoreError as error:
         raise HintsError(f"fetching ShardSpec.HintKeys: {error}") from error
+    return await in_thread(_stored, keys, result.entries, recovery_log(spec))
+
+
+def _stored(keys: Sequence[str], entries: Sequence[KeyValue | None], log: str) -> StoredHints:
     hints: list[FSMHints | None] = []
     errors: list[GazetteError] = []
-    for key, entry in zip(keys, result.entries, strict=True):
+    for key, entry in zip(keys, entries, strict=True):
         usable = None
         if entry is not None:
             try:
-                usable = _usable(entry.value, recovery_log(spec))
+                usable = _usable(entry.value, log)
             except HintsError as error:
                 _logger.warning("hints at %s can't be used: %s", key, error)
                 errors.append(error)
         hints.append(usable)
-    return StoredHints(keys, result.entries, hints, errors)
+    return StoredHints(keys, entries, hints, errors)
 
 
 def _usable(value: bytes, log: str) -> FSMHints:
@@ -137,7 +142,7 @@ async def store_recorded_hints(
     """
     key = hint_primary_key(spec)
     try:
-        value = _encoded(key, hints)
+        value = await in_thread(_encoded, key, hints)
         async with asyncio.timeout(ATTEMPT_SECONDS):
             result = await store.transact([_while_assigned(assignment)], [Put(key, value)])
     except (HintsError, KeyValueStoreError, TimeoutError) as error:
@@ -164,7 +169,7 @@ async def store_recovered_hints(
     Cancellation: aborts — they may have been stored.
     """
     try:
-        value = _encoded(spec.id, hints)
+        value = await in_thread(_encoded, spec.id, hints)
     except HintsError as error:
         _logger.error("recovered hints of %s can't be stored: %s", spec.id, error)  # noqa: TRY400
         return

@@ -113,7 +113,7 @@ class LogRecovery:
                 "completeRecovery aborting due to log playback failure"
             ) from error
         # The recorder modifies the history.
-        hints = resolved.fsm.build_hints(resolved.log)
+        hints = await in_thread(resolved.fsm.build_hints, resolved.log)
         self._recorder = await Recorder.open(
             self._shard.client, self.log, resolved.fsm, author, resolved.directory
         )

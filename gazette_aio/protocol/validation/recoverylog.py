@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.journal import validate_journal
@@ -11,7 +11,41 @@ if TYPE_CHECKING:
     from gazette_aio.protocol._generated import recoverylog_pb2 as pb
 
 
-def validate_segment(segment: pb.Segment) -> None:
+class AnySegment(Protocol):
+    """A `Segment`, or what has its fields."""
+
+    @property
+    def author(self) -> int:
+        """Author of the operations."""
+        ...
+
+    @property
+    def first_seq_no(self) -> int:
+        """Sequence number of the first operation."""
+        ...
+
+    @property
+    def first_offset(self) -> int:
+        """Offset at which the first operation begins."""
+        ...
+
+    @property
+    def last_seq_no(self) -> int:
+        """Sequence number of the last operation."""
+        ...
+
+    @property
+    def last_offset(self) -> int:
+        """Offset at which the last operation ends, or 0."""
+        ...
+
+    @property
+    def log(self) -> str:
+        """The log."""
+        ...
+
+
+def validate_segment(segment: AnySegment) -> None:
     """Check a segment of a recovery log.
 
     Raises:
@@ -21,7 +55,7 @@ def validate_segment(segment: pb.Segment) -> None:
     within("Log", validate_journal, segment.log)
 
 
-def _validate_range(segment: pb.Segment) -> None:
+def _validate_range(segment: AnySegment) -> None:
     if not segment.author:
         raise ValidationError("Author is zero")
     if segment.first_seq_no <= 0:

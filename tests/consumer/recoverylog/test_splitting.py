@@ -12,7 +12,7 @@ from gazette_aio.consumer.recoverylog import (
     encode_operation,
     live_log_segments,
 )
-from gazette_aio.consumer.recoverylog.fsm import MAX_SEGMENTS, SPLIT_GAP_BYTES
+from gazette_aio.consumer.recoverylog.live_nodes import MAX_SEGMENTS, SPLIT_GAP_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints, Property, RecordedOp
 
 LOG = "recovery/log"

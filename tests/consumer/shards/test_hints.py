@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 
 import pytest
 
@@ -165,6 +166,29 @@ async def test_large_hints_are_told_early(monkeypatch, caplog):
         with caplog.at_level(logging.WARNING):
             assert await store_recorded_hints(store, SPEC, await assigned(store), hints(1))
     assert "are large" in caplog.text
+
+
+async def test_hints_are_coded_in_threads(monkeypatch):
+    """They may name thousands of files."""
+    callers = set()
+
+    def noted(function):
+        def call(value):
+            callers.add(threading.get_ident())
+            return function(value)
+
+        return call
+
+    monkeypatch.setattr(module, "encode_hints", noted(module.encode_hints))
+    monkeypatch.setattr(module, "decode_hints", noted(module.decode_hints))
+    monkeypatch.setattr(module, "FSM", noted(module.FSM))
+    async with EmbeddedStore() as store:
+        assignment = await assigned(store)
+        await store_recovered_hints(store, SPEC, assignment, hints(1))
+        assert await store_recorded_hints(store, SPEC, assignment, hints(2))
+        assert await authors(store) == [2, 1, None]
+    assert callers
+    assert threading.get_ident() not in callers
 
 
 def test_rotations():

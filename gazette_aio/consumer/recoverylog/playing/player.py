@@ -183,8 +183,9 @@ class Player:
 
     async def _play(self, hints: FSMHints, directory: Path, client: JournalClient) -> Resolved:
         files = StagedFiles(directory, max_open=self._max_open_files)
-        playback = Playback(
-            hints, files, allow_branch=self._allow_branch, accept_loss=self._accept_loss
+        # In a thread, as hints may have thousands of files.
+        playback = await in_thread(
+            Playback, hints, files, allow_branch=self._allow_branch, accept_loss=self._accept_loss
         )
         run = PlayerRun(self._state, playback, client)
         try:

@@ -13,6 +13,7 @@ from gazette_aio.consumer.recoverylog.hints import shrink_hints
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gazette_aio.consumer.recoverylog.live_nodes import LiveNodes
     from gazette_aio.protocol.recoverylog import FSMHints
 
 _logger = logging.getLogger(__name__)
@@ -76,7 +77,10 @@ class CommittedOffsets:
             self._shifts.append(shift)
 
     def resolve(self, hints: FSMHints) -> None:
-        """Replace positions in hints by offsets. All operations of the hints are committed."""
+        """Replace positions in hints by offsets. All operations of the hints are committed.
+
+        Any thread may call it: what the event loop adds meanwhile is of later operations.
+        """
         for node in hints.live_nodes:
             for segment in node.segments:
                 if segment.first_seq_no >= self._first_seq_no:
@@ -92,12 +96,22 @@ class CommittedOffsets:
         return f"<CommittedOffsets of {len(self._shifts)} ranges>"
 
 
-def check_hints(hints: FSMHints, budget_bytes: int) -> None:
-    """Shorten hints, and check that playback takes them.
+def committed_hints(
+    log: str, live: LiveNodes, offsets: CommittedOffsets, budget_bytes: int
+) -> FSMHints:
+    """Return hints of files, which are short, and which playback takes.
+
+    Args:
+        log: The log that the hints are for.
+        live: The files. All operations that made them are committed.
+        offsets: Offsets of these operations.
+        budget_bytes: Length of the encoded hints to stay within, if possible.
 
     Raises:
-        RecoveryError: Playback refuses them.
+        RecoveryError: Playback refuses the hints.
     """
+    hints = live.build_hints(log)
+    offsets.resolve(hints)
     size = shrink_hints(hints, budget_bytes)
     if size > budget_bytes:
         _logger.warning(
@@ -111,3 +125,4 @@ def check_hints(hints: FSMHints, budget_bytes: int) -> None:
         FSM(hints)
     except pb.GazetteError as error:
         raise pb.RecoveryError(f"hints of {hints.log} can't be played: {error}") from error
+    return hints

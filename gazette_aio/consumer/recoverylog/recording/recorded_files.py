@@ -10,6 +10,7 @@ from gazette_aio.consumer.recoverylog.paths import path_within
 if TYPE_CHECKING:
     import os
 
+    from gazette_aio.consumer.recoverylog.live_nodes import LiveNodes
     from gazette_aio.consumer.recoverylog.recording.encoder import LogEncoder
 
 
@@ -31,6 +32,11 @@ class RecordedFiles:
         """Return the fnodes of all files by path in the log, such as `/state.json`."""
         with self._lock:
             return dict(self._encoder.fsm.links)
+
+    def live_nodes(self) -> LiveNodes:
+        """Return a snapshot of all files, of which hints can be built."""
+        with self._lock:
+            return self._encoder.fsm.snapshot()
 
     def properties(self) -> dict[str, str]:
         """Return the contents of properties by their paths in the log, such as `/IDENTITY`."""

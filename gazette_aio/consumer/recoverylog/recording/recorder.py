@@ -22,7 +22,7 @@ from gazette_aio.consumer.recoverylog.recording.appends import (
     current_caller,
 )
 from gazette_aio.consumer.recoverylog.recording.encoder import PROPERTY_PATHS, LogEncoder
-from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, check_hints
+from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, committed_hints
 from gazette_aio.consumer.recoverylog.recording.opening import begin_recording, recorder_policy
 from gazette_aio.consumer.recoverylog.recording.recorded_files import RecordedFiles
 
@@ -408,13 +408,10 @@ class Recorder(RecordedFiles, Owner):
         """
         if self.before_hints is not None:
             await self.before_hints()
-        with self._lock:
-            hints = self._encoder.fsm.build_hints(self.log)
+        live = await in_thread(self.live_nodes)
         # What is recorded in between is committed, too, and the hints don't name it.
         await self.barrier()
-        self._offsets.resolve(hints)
-        await in_thread(check_hints, hints, budget_bytes)
-        return hints
+        return await in_thread(committed_hints, self.log, live, self._offsets, budget_bytes)
 
     def cancel(self) -> None:
         """End all appends. Some of them may have been committed. Idempotent."""
