@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import json
 import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gazette_aio.message import ReadCommittedIter, raw_adapter
+import gazette_aio.protocol as pb
+from gazette_aio.cli.journals.read_offsets import is_checkpoint, parse_offsets
+from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.message import ReadCommittedIter, SequencerCheckpoint, raw_adapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import gazette_aio.protocol as pb
     from gazette_aio.cli.journals.multi_read import ReadPlan
     from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import JournalClient
@@ -24,44 +28,93 @@ if TYPE_CHECKING:
     """Returns the printed form of a message, without the end of its line."""
 
 
-async def print_committed(
-    client: JournalClient,
-    source: Source,
-    plan: ReadPlan,
-    *,
-    uuid_path: str,
-    form: MessageForm,
-    progress: Progress,
-) -> None:
-    """Print the committed messages of journals, which are JSON documents, each once.
+class CommittedRead:
+    """Prints the committed messages of journals, which are JSON documents, each once.
 
     Args:
         client: Client to use.
         source: Name of a journal, or a selector.
         plan: How to read.
+        begin: Where to begin.
         uuid_path: Path of members to the UUID of a message.
         form: Form in which messages are printed.
         progress: Shows bytes.
 
     Raises:
-        GazetteError: A read failed for good, or a message is invalid.
-
-    Cancellation: aborts.
+        ConfigurationError: Options contradict each other.
     """
-    messages = ReadCommittedIter(
-        source,
-        raw_adapter(uuid_path),
-        client=client,
-        block=plan.block,
-        skip_acks=True,
-        direct=plan.direct,
-    )
-    async with messages:
-        async for envelopes in messages.batches():
-            for envelope in envelopes:
-                sys.stdout.buffer.write(form(envelope) + b"\n")
-            sys.stdout.buffer.flush()
-            progress.advance(sum(each.end - each.begin for each in envelopes))
+
+    def __init__(
+        self,
+        client: JournalClient,
+        source: Source,
+        plan: ReadPlan,
+        begin: Begin,
+        *,
+        uuid_path: str,
+        form: MessageForm,
+        progress: Progress,
+    ) -> None:
+        self._form = form
+        self._progress = progress
+        since = plan.begin_mod_time
+        self._messages = ReadCommittedIter(
+            source,
+            raw_adapter(uuid_path),
+            client=client,
+            checkpoint=begin.checkpoint,
+            start=dt.datetime.fromtimestamp(since, dt.UTC) if since else begin.start,
+            block=plan.block,
+            skip_acks=True,
+            direct=plan.direct,
+        )
+
+    async def run(self) -> None:
+        """Print messages up to write heads, or for ever.
+
+        Raises:
+            GazetteError: A read failed for good, or a message is invalid.
+            OSError: Writing failed: `checkpoint()` may cover messages that weren't printed.
+
+        Cancellation: aborts — all messages that `checkpoint()` covers are printed.
+        """
+        async with self._messages as messages:
+            async for envelopes in messages.batches():
+                for envelope in envelopes:
+                    sys.stdout.buffer.write(self._form(envelope) + b"\n")
+                sys.stdout.buffer.flush()
+                self._progress.advance(sum(each.end - each.begin for each in envelopes))
+
+    def checkpoint(self) -> str:
+        """Return a line of JSON from which a read resumes after the messages that were printed."""
+        return self._messages.checkpoint().to_json() + "\n"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a read of committed messages begins."""
+
+    checkpoint: SequencerCheckpoint = dataclasses.field(default_factory=SequencerCheckpoint)
+    start: dict[str, int] | None = None
+    """Offsets of journals which the checkpoint hasn't."""
+
+
+def parse_begin(text: str, *, source: str) -> Begin:
+    """Return where a read begins, of a file of `CommittedRead.checkpoint()` or of offsets.
+
+    Args:
+        text: Content of the file.
+        source: Name of the file in errors.
+
+    Raises:
+        InputError: The file is neither.
+    """
+    if not is_checkpoint(text):
+        return Begin(start=parse_offsets(text, source=source))
+    try:
+        return Begin(SequencerCheckpoint.from_json(text))
+    except pb.ValidationError as error:
+        raise InputError(f"{source}: {error}") from None
 
 
 def compact(envelope: Envelope[bytes]) -> bytes:

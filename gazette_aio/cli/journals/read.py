@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,19 +14,13 @@ from gazette_aio.cli.journals.fragments import unix_time
 from gazette_aio.cli.journals.multi_read import MultiRead, ReadPlan
 from gazette_aio.cli.journals.read_offsets import format_offsets, parse_offsets
 from gazette_aio.cli.journals.read_outputs import open_output
+from gazette_aio.cli.journals.resuming import offsets_saved, until_signalled
 from gazette_aio.cli.shell import content_forms
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.transfer import checked_journal, read_one
 from gazette_aio.cli.specs.files import parse_selector, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from contextlib import AbstractAsyncContextManager
-
-    from gazette_aio.cli.journals.read_outputs import Output
-    from gazette_aio.client import JournalClient
 
 _SINGLE = ("offset", "end_offset")
 _MANY = ("tail", "offsets", "offsets_out")
@@ -54,7 +45,7 @@ _MANY = ("tail", "offsets", "offsets_out")
 @click.option(
     "--offsets",
     type=click.Path(dir_okay=False),
-    help="File of JSON with the offsets to begin at.",
+    help="File of JSON with the offsets to begin at, or of --offsets-out.",
 )
 @click.option(
     "--offsets-out",
@@ -106,8 +97,8 @@ def read(
     """Print the raw content of JOURNAL, or of the journals of a selector.
 
     The content of one append, or of one stored fragment, isn't interleaved with that of other
-    journals. Signals end a read of a selector as write heads do, and final offsets are written: the
-    next read resumes there.
+    journals. Signals end a read of a selector, or of committed messages, as write heads do, and
+    final offsets are written: the next read resumes there.
     """
     _check(journal, selector, given)
     plan = ReadPlan(
@@ -119,7 +110,7 @@ def read(
     )
     if given["committed"]:
         source = checked_journal(journal) if journal else parse_selector(selector or "")
-        asyncio.run(_read_committed(connection, source, plan, given))
+        _read_committed(connection, source, plan, given)
     elif journal:
         request = pb.ReadRequest(
             journal=checked_journal(journal),
@@ -144,18 +135,17 @@ def _check(journal: str | None, selector: str | None, given: dict[str, Any]) -> 
     if given["pretty"] and given["as_json"]:
         raise click.UsageError("--pretty doesn't go with --json")
     unfit: list[str] = []
-    if journal is not None or given["committed"]:
-        unfit += _MANY
-    if selector is not None or given["committed"]:
-        unfit += _SINGLE
-    unfit += ["output"] if given["committed"] else []
+    if given["committed"]:
+        unfit += (*_SINGLE, "tail", "output")
+    else:
+        unfit += _MANY if journal is not None else _SINGLE
     for name in unfit:
         if given[name] not in {None, False}:
             form = "--committed" if given["committed"] else "JOURNAL" if journal else "--selector"
             raise click.UsageError(f"--{name.replace('_', '-')} doesn't go with {form}")
 
 
-async def _read_committed(
+def _read_committed(
     connection: ClientSettings,
     source: str | pb.LabelSelector,
     plan: ReadPlan,
@@ -168,93 +158,45 @@ async def _read_committed(
     form = committed_read.indented if pretty else committed_read.compact
     if given["as_json"]:
         form = committed_read.json_line
-    async with connection.open(file_root=given["file_root"]) as client:
-        with progress("reading", in_bytes=True) as bar:
-            path = given["uuid_path"]
-            await committed_read.print_committed(
-                client, source, plan, uuid_path=path, form=form, progress=bar
-            )
+    begin = committed_read.Begin()
+    if path := given["offsets"]:
+        text, name = read_text(path)
+        begin = committed_read.parse_begin(text, source=name)
+
+    async def read_all() -> None:
+        async with connection.open(file_root=given["file_root"]) as client:
+            with progress("reading", in_bytes=True) as bar:
+                reading = committed_read.CommittedRead(
+                    client,
+                    source,
+                    plan,
+                    begin,
+                    uuid_path=given["uuid_path"],
+                    form=form,
+                    progress=bar,
+                )
+                with offsets_saved(path, given["offsets_out"], reading.checkpoint):
+                    await until_signalled(reading.run())
+
+    asyncio.run(read_all())
 
 
 def _read_selector(
     connection: ClientSettings, selector: pb.LabelSelector, plan: ReadPlan, given: dict[str, Any]
 ) -> None:
-    out: Path | None = given["offsets_out"]
     offsets: dict[str, int] = {}
     if path := given["offsets"]:
         text, source = read_text(path)
         offsets = parse_offsets(text, source=source)
-        if out is not None and out.exists() and out.samefile(path):
-            # A crash is seen by the missing file, and what it had remains.
-            out.rename(out.with_name(f"{out.name}.previous"))
     output: str | None = None if given["output"] == "-" else given["output"]
     is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
     opening = open_output(None if output is None else Path(output), is_directory=is_directory)
-    try:
-        asyncio.run(
-            _read_into(
-                connection.open(file_root=given["file_root"]), opening, selector, plan, offsets
-            )
-        )
-    except pb.GazetteError:
-        _save(out, offsets)
-        raise
-    _save(out, offsets)
 
+    async def read_all() -> None:
+        async with connection.open(file_root=given["file_root"]) as client, opening as opened:
+            with progress("reading", in_bytes=True) as bar:
+                reading = MultiRead(client, plan, opened, offsets, bar)
+                with offsets_saved(path, given["offsets_out"], lambda: format_offsets(offsets)):
+                    await until_signalled(reading.run(selector))
 
-async def _read_into(
-    connecting: AbstractAsyncContextManager[JournalClient],
-    opening: AbstractAsyncContextManager[Output],
-    selector: pb.LabelSelector,
-    plan: ReadPlan,
-    offsets: dict[str, int],
-) -> None:
-    async with connecting as client, opening as output:
-        with progress("reading", in_bytes=True) as bar, _stopping() as stopped:
-            reading = MultiRead(client, plan, output, offsets, bar)
-            await _until(reading.run(selector), stopped)
-
-
-async def _until(work: Any, stopped: asyncio.Event) -> None:
-    """Await work, but cancel it once an event is set."""
-    task = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stopped.wait())
-    try:
-        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        task.cancel()
-        await asyncio.wait((task, stopping))
-    if not task.cancelled():
-        task.result()
-
-
-@contextmanager
-def _stopping() -> Generator[asyncio.Event]:
-    """Return an event that the first signal sets; the second one interrupts the process."""
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-
-    def stop(_number: int, _frame: object) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        # Not a handler of the loop, which a full pipe may block.
-        loop.call_soon_threadsafe(stopped.set)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before: list[Callable[..., Any] | int | None] = [signal.signal(each, stop) for each in numbers]
-    try:
-        yield stopped
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _save(path: Path | None, offsets: dict[str, int]) -> None:
-    if path is None:
-        return
-    temporary = path.with_name(f"{path.name}.temp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(format_offsets(offsets))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    asyncio.run(read_all())

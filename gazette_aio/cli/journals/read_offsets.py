@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _WRITE_HEAD: Final = -1
 _LARGEST: Final = (1 << 63) - 1
+_OF_CHECKPOINTS: Final = {"version", "offsets", "producers"}
 
 
 def parse_offsets(text: str, *, source: str) -> dict[str, int]:
@@ -31,10 +32,21 @@ def parse_offsets(text: str, *, source: str) -> dict[str, int]:
     if not isinstance(parsed, dict):
         raise InputError(f"{source}: expected an object of offsets by journal")
     offsets = cast("dict[str, object]", parsed)
+    if offsets.keys() >= _OF_CHECKPOINTS:
+        raise InputError(f"{source}: these are offsets of --committed")
     for journal, offset in offsets.items():
         if type(offset) is not int or not _WRITE_HEAD <= offset <= _LARGEST:
             raise InputError(f"{source}: {journal!r} isn't an offset ({offset!r})")
     return cast("dict[str, int]", offsets)
+
+
+def is_checkpoint(text: str) -> bool:
+    """Return whether a text is a checkpoint of committed messages, rather than offsets."""
+    try:
+        parsed: object = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(parsed, dict) and parsed.keys() >= _OF_CHECKPOINTS
 
 
 def format_offsets(offsets: Mapping[str, int]) -> str:
