@@ -35,12 +35,16 @@ class StubShard:
         """Key of the shard's spec, by which stores fence."""
         self.recovered_hints: GetHintsResponse | None = None
         """Hints of a recovery: none."""
-        self.progress: Progress = Progress({}, {})
-        """Progress of fully acknowledged transactions, for tests to set."""
+        self.reached: Progress = Progress({}, {})
+        """What `progress()` returns, for tests to set."""
         self.primary_loop: OpFuture[None] = AsyncOperation()
         """Pending: the shard is a primary."""
         self.cancelled: asyncio.Event = asyncio.Event()
         """Whether the assignment is lost, for tests to set."""
+
+    def progress(self) -> Progress:
+        """Return `reached`."""
+        return self.reached
 
     @property
     def assignment(self) -> Assignment:

@@ -62,9 +62,8 @@ class Shard(Protocol):
         """Hints that the recovery used; None without a recovery log."""
         ...
 
-    @property
     def progress(self) -> Progress:
-        """Progress of fully acknowledged transactions."""
+        """Return the progress of fully acknowledged transactions. Later ones don't modify it."""
         ...
 
     @property

@@ -46,7 +46,7 @@ async def shard_stat(
             return await _forward(claims, service, request, resolution)
         response = pc.StatResponse(status=resolution.status, header=resolution.header)
         if resolution.shard is not None:
-            progress = resolution.shard.progress
+            progress = resolution.shard.progress()
             response.read_through.update(progress.read_through)
             response.publish_at.update(progress.publish_at)
         return response

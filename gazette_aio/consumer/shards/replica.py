@@ -153,9 +153,8 @@ class Replica:
         """Hints that the recovery used; None without a recovery log."""
         return self._recovery.hints
 
-    @property
     def progress(self) -> Progress:
-        """Progress of fully acknowledged transactions."""
+        """Return the progress of fully acknowledged transactions. Later ones don't modify it."""
         return self.progress_cell.progress
 
     @property

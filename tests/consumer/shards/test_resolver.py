@@ -132,7 +132,7 @@ async def test_reading_through_waits_for_journals_that_are_read(group):
     replica.progress_cell.update({"source/B": 10}, {"echo/out": 5})
     resolution = await waiting
     assert resolution.status == Status.OK
-    assert dict(resolution.shard.progress.publish_at) == {"echo/out": 5}
+    assert dict(resolution.shard.progress().publish_at) == {"echo/out": 5}
     resolution.done()
     # A source of the spec that was added to a running shard isn't read, nor waited for.
     await group.create(shard_spec(A, "source/A", "source/B", "source/C"))
