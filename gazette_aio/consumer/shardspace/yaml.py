@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SET_KEYS: Final = frozenset({"common", "shards"})
 _SPEC_KEYS: Final = frozenset(ShardSpec.DESCRIPTOR.fields_by_name)
+_COMMON_KEYS: Final = _SPEC_KEYS | {"delete"}
 _SHARD_KEYS: Final = _SPEC_KEYS | {"comment", "delete", "revision"}
 _SOURCE_KEYS: Final = frozenset({"journal", "min_offset"})
 
@@ -24,7 +25,8 @@ def load_shard_space(text: str, *, source: str = "<string>") -> Set:
     """Read a set of shard specs.
 
     Unknown keys, repeated keys, and tags other than those of plain types are errors. An ID of
-    `common` is ignored.
+    `common` is ignored. A `delete` of `common` is that of the shards which have none; Gazette's own
+    tools refuse it.
 
     Args:
         text: YAML document.
@@ -39,22 +41,30 @@ def load_shard_space(text: str, *, source: str = "<string>") -> Set:
 def _read_set(reader: TreeReader) -> Set:
     fields = reader.fields(_SET_KEYS)
     out = Set()
+    delete: bool | None = None
     if "common" in fields:
-        _read_spec(fields["common"].fields(_SPEC_KEYS), out.common)
+        common = fields["common"].fields(_COMMON_KEYS)
+        delete = _read_delete(common)
+        _read_spec(common, out.common)
         # Wire: other tools accept and ignore it, too.
         out.common.ClearField("id")
     if "shards" in fields:
-        out.shards = [_read_shard(item) for item in fields["shards"].items()]
+        out.shards = [_read_shard(item, delete=delete) for item in fields["shards"].items()]
     return out
 
 
-def _read_shard(reader: TreeReader) -> Shard:
+def _read_delete(fields: dict[str, TreeReader]) -> bool | None:
+    delete = fields.pop("delete", None)
+    return None if delete is None else delete.flag()
+
+
+def _read_shard(reader: TreeReader, *, delete: bool | None) -> Shard:
     fields = reader.fields(_SHARD_KEYS)
     shard = Shard()
     if (comment := fields.pop("comment", None)) is not None:
         shard.comment = comment.text()
-    if (delete := fields.pop("delete", None)) is not None:
-        shard.delete = delete.flag()
+    own = _read_delete(fields)
+    shard.delete = delete if own is None else own
     if (revision := fields.pop("revision", None)) is not None:
         shard.revision = revision.integer(64)
     _read_spec(fields, shard.spec)

@@ -183,7 +183,7 @@ def test_patches_insert_update_and_mark():
     ("text", "error"),
     [
         ("extra: 1", "x:1: extra: unknown key"),
-        ("common:\n  delete: true", "x:2: common.delete: unknown key"),
+        ("common:\n  delete: maybe", 'x:2: common.delete: expected true or false, found "maybe"'),
         ("shards:\n- id: a\n  revison: 1", "x:3: shards[0].revison: unknown key"),
         ("shards: [{sources: [{name: a}]}]", "x:1: shards[0].sources[0].name: unknown key"),
         (
@@ -199,6 +199,21 @@ def test_patches_insert_update_and_mark():
 )
 def test_errors_name_source_line_and_field(text: str, error: str):
     assert error_of(load_shard_space, text, source="x") == error
+
+
+def test_delete_may_be_common():
+    """Gazette's documents name it, but its tools refuse it."""
+    space = load_shard_space(
+        "common: {delete: true, hot_standbys: 1}\n"
+        "shards: [{id: shard-A, revision: 1}, {id: shard-B, delete: false}, {id: shard-C, delete: ~}]"
+    )
+    assert [shard.delete for shard in space.shards] == [True, False, True]
+    changes = space.to_apply_request().changes
+    assert [change.delete for change in changes] == ["shard-A", "", "shard-C"]
+    assert load_shard_space(dump_shard_space(space)) == space
+    # A shard without `common` is the same as before.
+    (shard,) = load_shard_space("common: {delete: ~}\nshards: [{id: shard-A}]").shards
+    assert shard.delete is None
 
 
 def test_spellings():
