@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 import gazette_aio.protocol as pb
 from gazette_aio.serving.address import listen_address
-from gazette_aio.serving.listening import listen_failure
+from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
     from aiohttp.web import AppRunner
@@ -24,7 +26,7 @@ async def listen(
     Args:
         runner: The server. The caller cleans it up, also after an error.
         host: Address to listen on; empty is all of them.
-        port: Port; zero takes any free one.
+        port: Port; zero takes any that is free on all of the host's addresses.
         tls: Context of HTTPS; None is plain HTTP.
 
     Raises:
@@ -32,12 +34,20 @@ async def listen(
 
     Cancellation: safe — the caller cleans up.
     """
-    site = web.TCPSite(runner, host or None, port, ssl_context=tls)
+    sockets: list[socket.socket] = []
     try:
-        await site.start()
+        listener = await bound_listener(asyncio.Protocol, host, port)
+        sockets = [each.dup() for each in listener.sockets]
+        listener.close()
+        bound: int = sockets[0].getsockname()[1]
+        while sockets:
+            await web.SockSite(runner, sockets[-1], ssl_context=tls).start()
+            sockets.pop()  # The runner closes it.
     except OSError as error:
         raise pb.ConfigurationError(
             f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
         ) from error
-    bound: int = runner.addresses[0][1]
+    finally:
+        for each in sockets:
+            each.close()
     return bound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import sys
 import warnings
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.broker.gateway.tls_listener import TlsListener
 from gazette_aio.serving.address import listen_address
-from gazette_aio.serving.listening import listen_failure
+from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
     from collections.abc import Callable, Iterable
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gazette_aio.broker.gateway.connection import GatewayServer
     from gazette_aio.broker.gateway.routes import GatewayRoutes
 
-_BIND_ATTEMPTS = 5
 _CONNECTION = "gazette_aio.broker.gateway.connection"
 _ROUTES = "gazette_aio.broker.gateway.routes"
 
@@ -81,7 +80,7 @@ class HttpGateway:
         )
         server = self._server = importlib.import_module(_CONNECTION).GatewayServer(routes.answer)
         try:
-            listener = await _listen(server, host, port)
+            listener = await bound_listener(server, host, port)
         except OSError as error:
             raise pb.ConfigurationError(
                 f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
@@ -120,20 +119,3 @@ def _secured(
     sockets = [socket.dup() for socket in listener.sockets]
     listener.close()
     return TlsListener(sockets, factory, context)
-
-
-async def _listen(factory: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
-    listener = await loop.create_server(factory, host, port, start_serving=False)
-    attempt = 1
-    # A name of several addresses gets a port of each; clients are told one.
-    while len({socket.getsockname()[1] for socket in listener.sockets}) > 1:
-        port = listener.sockets[0].getsockname()[1]
-        listener.close()
-        try:
-            listener = await loop.create_server(factory, host, port, start_serving=False)
-        except OSError:
-            if (attempt := attempt + 1) > _BIND_ATTEMPTS:
-                raise
-            listener = await loop.create_server(factory, host, 0, start_serving=False)
-    return listener
