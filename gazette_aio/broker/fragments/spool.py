@@ -9,6 +9,7 @@ of page cache, and else in a worker thread.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from typing import TYPE_CHECKING
@@ -92,6 +93,7 @@ class Spool:
         self._descriptor = -1
         self._log = -1
         self._log_length = 0
+        self._is_log_torn = False
         self._created = False
         self._names_durable = False
         self._committed = _EMPTY_SHA1.copy()
@@ -232,6 +234,7 @@ class Spool:
         self._created = False
         self._names_durable = False
         self._log_length = 0
+        self._is_log_torn = False
 
     def begin_append(self) -> None:
         """Prepare for the content of an append."""
@@ -260,7 +263,7 @@ class Spool:
             now_seconds: Current Unix time.
 
         Raises:
-            OSError: If the log can't be written; its state is unknown then.
+            OSError: If the log can't be written; the append must be rolled back.
         """
         if self.delta == 0:
             return _EMPTY_SHA1.digest()
@@ -328,7 +331,26 @@ class Spool:
         """Whether the fragment has files."""
         return self._created
 
+    def cut_log(self) -> None:
+        """Cut off an entry which couldn't be written, if there's one, as it may be there in part.
+
+        Raises:
+            OSError: If it can't be cut off.
+        """
+        if self._is_log_torn:
+            self.open()
+            self._files.truncate(self._log, self._log_length)
+            self._is_log_torn = False
+
     def _append_log(self, record: bytes) -> None:
         self.open()
-        self._files.pwrite(self._log, record, self._log_length)
+        self.cut_log()
+        self._is_log_torn = True
+        try:
+            self._files.pwrite(self._log, record, self._log_length)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.cut_log()
+            raise
+        self._is_log_torn = False
         self._log_length += len(record)

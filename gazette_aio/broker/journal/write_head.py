@@ -145,6 +145,8 @@ class WriteHead:
         """
         await self.synced()
         old = self._spool
+        # Its last entry must not be taken for an append, once the next fragment begins.
+        old.cut_log()
         codec = self._life.spec.fragment.compression_codec
         is_empty = old.end == old.begin
         if is_empty and offset == old.end:
@@ -198,15 +200,13 @@ class WriteHead:
         Await `synced` before it's acknowledged.
 
         Raises:
-            ReplicaFailedError: If the log can't be written.
+            OSError: If the log can't be written; the append must be rolled back.
+            ReplicaFailedError: If the journal has failed.
         """
         # A sync may have failed since the append began to stream.
         self.check()
         length = self._spool.delta
-        try:
-            digest = self._spool.commit(registers, self._runtime.options.clock())
-        except OSError as error:
-            raise self._fail(error) from error
+        digest = self._spool.commit(registers, self._runtime.options.clock())
         if length:
             self._runtime.metrics.spool_commits += 1
             self._runtime.metrics.spool_commit_bytes += length

@@ -66,20 +66,53 @@ async def test_content_which_cannot_be_written_is_rolled_back(
             assert broker.stats()["gazette_spool_commits_total"] == 2
 
 
-@pytest.mark.parametrize(
-    ("operation", "fsync"), [("pwrite", "off"), ("pwrite", "commit"), ("datasync", "commit")]
-)
-async def test_a_journal_whose_log_fails_accepts_nothing_until_a_restart(
-    tmp_path: Path, operation: str, fsync: str
+@pytest.mark.parametrize("fsync", ["off", "commit"])
+@pytest.mark.parametrize("error", TEXTS)
+@pytest.mark.parametrize("is_cut_at_once", [True, False])
+async def test_appends_whose_log_entries_cannot_be_written_are_rolled_back(
+    tmp_path: Path, fsync: str, error: int, is_cut_at_once: bool
 ) -> None:
+    """The journal continues by itself, and nobody finds a part of them, also after a crash."""
     files = FaultyFiles()
-    broker = EmbeddedBroker(tmp_path, fsync=fsync, files=files)
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    async with EmbeddedBroker(data, fsync=fsync, files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            await caller.commit(b"ke")
+            await caller.commit(b"pt")
+            [log] = (data / "journals").rglob(f"{2:016x}.log")
+            length = log.stat().st_size
+            files.fail("pwrite", ".log", error)
+            if not is_cut_at_once:
+                files.fail("truncate", ".log")
+            for expected in (error, error if is_cut_at_once else errno.ENOSPC):
+                assert await _refused(caller) == f"append stream: {TEXTS[expected]}"
+                with contextlib.suppress(OSError):  # The log can't be cut before a roll, either.
+                    await broker.flush("test/journal")
+            assert (log.stat().st_size == length) == is_cut_at_once
+            assert await caller.read() == b"kept"
+            files.heal()
+            assert await caller.commit(b"more") == 4
+            await broker.flush("test/journal")
+            assert await caller.commit(b"still") == 8
+            assert await caller.read() == b"keptmorestill"
+            for each in (data / "journals").rglob("*.log"):
+                assert scan_records(each.read_bytes())[1] == each.stat().st_size, "nothing is torn"
+            shutil.copytree(data, copy)  # As a crash would leave it.
+    for path in (copy, data):
+        async with EmbeddedBroker(path) as broker, calling(broker.endpoint) as caller:
+            assert await caller.read() == b"keptmorestill"
+
+
+async def test_a_journal_whose_sync_fails_accepts_nothing_until_a_restart(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    broker = EmbeddedBroker(tmp_path, fsync="commit", files=files)
     async with broker, calling(broker.endpoint) as caller:
         await caller.create(journal_spec(), journal_spec("test/other"))
         await caller.commit(b"ke")
         await caller.commit(b"pt")
         await caller.commit(b"other", "test/other")
-        files.fail(operation, f"{2:016x}.log", errno.EIO)
+        files.fail("datasync", f"{2:016x}.log", errno.EIO)
         assert await _refused(caller) == "append stream: input/output error"
         files.heal()
         assert await _refused(caller) == "append stream: input/output error"
