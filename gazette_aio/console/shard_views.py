@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 import gazette_aio.protocol.consumer as pc
+from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -67,16 +68,15 @@ def shard_row(shard: pc.ListResponse.Shard) -> ShardRow:
     reduced = pc.ReplicaStatus()
     for status in shard.status:
         pc.reduce_status(reduced, status)
-    names = pc.ReplicaStatus.Code.Name
     members = [
-        f"{member.zone}/{member.suffix} {names(status.code)}"
+        f"{member.zone}/{member.suffix} {shown_name(pc.ReplicaStatus.Code, status.code)}"
         for member, status in zip(shard.route.members, shard.status, strict=False)
     ]
     if 0 < shard.route.primary < len(members):
         members.insert(0, members.pop(shard.route.primary))
     return ShardRow(
         id=shard.spec.id,
-        status=names(reduced.code),
+        status=shown_name(pc.ReplicaStatus.Code, reduced.code),
         members=tuple(members),
         sources=tuple(source.journal for source in shard.spec.sources),
         problems=tuple(error for status in shard.status for error in status.errors),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -104,7 +105,7 @@ def journal_row(journal: pb.ListResponse.Journal) -> JournalRow:
         name=spec.name,
         replication=spec.replication,
         members=tuple(members),
-        suspend=pb.JournalSpec.Suspend.Level.Name(spec.suspend.level),
+        suspend=shown_name(pb.JournalSpec.Suspend.Level, spec.suspend.level),
         stores=tuple(spec.fragment.stores),
     )
 
@@ -269,7 +270,7 @@ def journal_detail(
             (label.value for label in spec.labels.labels if label.name == pb.CONTENT_TYPE), ""
         ),
         labels=tuple((label.name, label.value) for label in spec.labels.labels),
-        codec=pb.CompressionCodec.Name(spec.fragment.compression_codec),
+        codec=shown_name(pb.CompressionCodec, spec.fragment.compression_codec),
         fragment_length=str(spec.fragment.length),
         head=str(head),
         stores=fragments.rows(),

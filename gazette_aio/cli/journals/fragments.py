@@ -16,6 +16,7 @@ from gazette_aio.cli.shell.messages import plain_json_of, prototext
 from gazette_aio.cli.shell.output import print_table
 from gazette_aio.cli.shell.quantities import age_of, parse_time, size_of
 from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -148,6 +149,6 @@ def _row(listed: pb.FragmentsResponse._Fragment, *, signed: bool) -> tuple[objec
         size_of(pb.content_length(spec)),
         stored,
         f"{pb.sum_to_digest(spec.sum)[:_SUM_BYTES].hex()}...",
-        pb.CompressionCodec.Name(spec.compression_codec),
+        shown_name(pb.CompressionCodec, spec.compression_codec),
     )
     return (*row, listed.signed_url) if signed else row

@@ -15,6 +15,7 @@ from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.output import print_json, progress
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client.reads.head import head_of
+from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -75,7 +76,7 @@ def suspend(connection: ClientSettings, selector: str, *, force: bool, as_json: 
             response = await client.append(pb.AppendRequest(journal=journal, suspend=mode))
         except pb.SuspendedError:
             return "SUSPENDED"
-        return pb.Status.Name(response.status)
+        return shown_name(pb.Status, response.status)
 
     asyncio.run(_each(connection, selector, suspend_one, as_json=as_json))
 

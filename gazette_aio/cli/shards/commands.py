@@ -34,6 +34,7 @@ from gazette_aio.consumer.api import (
 from gazette_aio.consumer.api.lags import lags_of
 from gazette_aio.consumer.shardspace import Set, dump_shard_space, load_shard_space
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -146,12 +147,12 @@ def _status(statuses: Iterable[pc.ReplicaStatus]) -> str:
     reduced = pc.ReplicaStatus()
     for status in statuses:
         pc.reduce_status(reduced, status)
-    return pc.ReplicaStatus.Code.Name(reduced.code)
+    return shown_name(pc.ReplicaStatus.Code, reduced.code)
 
 
 def _replicas(shard: pc.ListResponse.Shard) -> tuple[str, list[str]]:
     shown = [
-        f"{member.suffix}:{pc.ReplicaStatus.Code.Name(status.code)}"
+        f"{member.suffix}:{shown_name(pc.ReplicaStatus.Code, status.code)}"
         for member, status in zip(shard.route.members, shard.status, strict=True)
     ]
     if shard.route.primary < 0:
@@ -339,7 +340,7 @@ async def _unassign(
         chosen = [
             shard.spec.id
             for shard in listing.shards
-            if not failed or _status(shard.status) == "FAILED"
+            if not failed or any(each.code == pc.ReplicaStatus.FAILED for each in shard.status)
         ]
         affected: list[str] = []
         for begin in range(0, len(chosen), _UNASSIGN_BATCH):
