@@ -51,7 +51,7 @@ def run(harness, broker, cli, tmp_path):
             "BROKER_ADDRESS": broker.endpoint,
         }
         if file_root:
-            variables["FILE_ROOT"] = str(tmp_path / "fragments")
+            variables["BROKER_FILE_ROOT"] = str(tmp_path / "fragments")
         return await cli("shards", *args, env=variables)
 
     return run
@@ -187,8 +187,11 @@ async def test_a_fragment_that_is_gone_already(prune, log, tmp_path):
 async def test_a_file_root_is_needed(prune, log, tmp_path):
     done = await prune(file_root=False)
     assert done.code == 1
-    assert "needs --file-root" in done.err
+    assert "it needs --file-root or $BROKER_FILE_ROOT" in done.err
     assert len(fragments(tmp_path)) == 3
+    root = str(tmp_path / "fragments")
+    done = await prune("--json", "--file-root", root, file_root=False)
+    assert done.json["logs"][0]["pruned_fragments"] == 1
 
 
 @pytest.mark.parametrize("key", ["primary", "backup.0"])

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,17 +14,17 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.stores.fragment_store import StoreAccessError
-from gazette_aio.broker.stores.opening import is_remote_store, open_store
 from gazette_aio.cli.journals.retention import RetentionPlan, plan_retention
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import print_json, print_table, progress
+from gazette_aio.cli.shell.stores import FragmentStores, store_options
 from gazette_aio.cli.specs.files import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from gazette_aio.broker.stores import FragmentStore
     from gazette_aio.client import JournalClient
 
 
@@ -44,20 +43,7 @@ class _Result:
 @click.command()
 @click.option("-l", "--selector", required=True, help="Label selector of the journals.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
-@click.option(
-    "--file-root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    envvar="BROKER_FILE_ROOT",
-    show_envvar=True,
-    help="Root of file:// fragment stores, as of the brokers.",
-)
-@click.option(
-    "--store-endpoint",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
-)
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
 def prune(
@@ -74,7 +60,7 @@ def prune(
     A journal without a retention keeps all its fragments. Brokers list only the largest of several
     fragments of the same content: prune again later to remove the smaller ones.
     """
-    pruning = _Pruning(file_root, frozenset(origins), dry_run=dry_run)
+    pruning = _Pruning(FragmentStores(file_root, origins), dry_run=dry_run)
     results = asyncio.run(pruning.run(connection, parse_selector(selector)))
     if not results:
         raise CommandError(f"no journal matches {selector!r}")
@@ -93,11 +79,9 @@ def prune(
 
 
 class _Pruning:
-    def __init__(self, file_root: Path | None, origins: frozenset[str], *, dry_run: bool) -> None:
-        self._file_root = file_root
-        self._origins = origins
+    def __init__(self, stores: FragmentStores, *, dry_run: bool) -> None:
         self._dry_run = dry_run
-        self._stores: dict[str, FragmentStore] = {}
+        self._stores = stores
 
     async def run(self, connection: ClientSettings, selector: pb.LabelSelector) -> list[_Result]:
         results: list[_Result] = []
@@ -118,7 +102,7 @@ class _Pruning:
         result = _Result(plan.journal, plan.fragments, plan.bytes)
         if not self._dry_run:
             for url in {fragment.backing_store for fragment in plan.aged}:
-                self._open(url)
+                self._stores.open(url)
         async for failure, size in in_batches(self._remove, plan.aged):
             if failure:
                 result.failed.append(failure)
@@ -127,13 +111,6 @@ class _Pruning:
                 result.pruned_bytes += size
         return result
 
-    def _open(self, url: str) -> None:
-        if url in self._stores:
-            return
-        if self._file_root is None and not is_remote_store(url):
-            raise CommandError(f"store {url} needs --file-root")
-        self._stores[url] = open_store(url, self._file_root or Path(), origins=self._origins)
-
     async def _remove(self, fragment: pb.Fragment) -> tuple[str, int]:
         """Remove a fragment, and return why it wasn't, and its bytes."""
         size = fragment.end - fragment.begin
@@ -141,7 +118,7 @@ class _Pruning:
             return "", size
         path = pb.content_path(fragment)
         try:
-            await in_thread(self._stores[fragment.backing_store].remove, path)
+            await in_thread(self._stores.open(fragment.backing_store).remove, path)
         except FileNotFoundError:
             pass  # Somebody else has removed it, and the broker's listing is older.
         except (OSError, StoreAccessError, pb.StoreError) as error:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +13,10 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.stores.fragment_store import StoreAccessError
-from gazette_aio.broker.stores.opening import is_remote_store, open_store
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import print_json, table
+from gazette_aio.cli.shell.stores import FragmentStores, store_options
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import fetch_hints, list_shards
@@ -25,8 +24,8 @@ from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from gazette_aio.broker.stores import FragmentStore
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.api import ShardClient
     from gazette_aio.consumer.recoverylog.pruning import PruningPlan, ShardHints
@@ -77,20 +76,7 @@ class LogResult:
     help="Prune other logs if a shard hasn't stored all its hints. Logs that it's known to need "
     "are skipped.",
 )
-@click.option(
-    "--file-root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    envvar="FILE_ROOT",
-    show_envvar=True,
-    help="Root of file:// fragment stores, as of the brokers.",
-)
-@click.option(
-    "--store-endpoint",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
-)
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @consumer_and_broker_options
 def prune(
@@ -112,7 +98,7 @@ def prune(
 
     CAUTION: shards of other consumers that were forked from these logs aren't known here.
     """
-    pruning = _Pruning(file_root, frozenset(origins), dry_run=dry_run, force=force)
+    pruning = _Pruning(FragmentStores(file_root, origins), dry_run=dry_run, force=force)
     results = asyncio.run(pruning.run(consumer, connection, parse_selector(selector)))
     if as_json:
         print_json({"dry_run": dry_run, "logs": [dataclasses.asdict(each) for each in results]})
@@ -126,14 +112,10 @@ def prune(
 
 
 class _Pruning:
-    def __init__(
-        self, file_root: Path | None, origins: frozenset[str], *, dry_run: bool, force: bool
-    ) -> None:
-        self._file_root = file_root
-        self._origins = origins
+    def __init__(self, stores: FragmentStores, *, dry_run: bool, force: bool) -> None:
         self._dry_run = dry_run
         self._force = force
-        self._stores: dict[str, FragmentStore] = {}
+        self._stores = stores
 
     async def run(
         self, consumer: ClientSettings, connection: ClientSettings, selector: pb.LabelSelector
@@ -187,15 +169,8 @@ class _Pruning:
                 result.pruned_fragments += 1
                 result.pruned_bytes += size
             else:
-                self._open(fragment.backing_store)
+                self._stores.open(fragment.backing_store)
                 prunable.append((result, fragment))
-
-    def _open(self, url: str) -> None:
-        if url in self._stores:
-            return
-        if self._file_root is None and not is_remote_store(url):
-            raise CommandError(f"nothing was removed, as store {url} needs --file-root")
-        self._stores[url] = open_store(url, self._file_root or Path(), origins=self._origins)
 
     async def _remove_all(self, prunable: list[tuple[LogResult, pb.Fragment]]) -> None:
         limit = asyncio.Semaphore(_CONCURRENT)
@@ -211,7 +186,7 @@ class _Pruning:
                     group.create_task(remove(result, fragment))
 
     async def _remove(self, result: LogResult, fragment: pb.Fragment) -> None:
-        store = self._stores[fragment.backing_store]
+        store = self._stores.open(fragment.backing_store)
         path = pb.content_path(fragment)
         try:
             await in_thread(store.remove, path)
