@@ -12,9 +12,12 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.tools import diagnosis
+from gazette_aio.cli.tools.advertised import examine_endpoints
 from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, parse_uuid
 from gazette_aio.protocol import FrameTooLargeError
+from gazette_aio.testing import journal_spec
+from gazette_aio.testing.stub_broker import StubBroker
 
 
 def test_attach_uuids(inline: Any, tmp_path: Path) -> None:
@@ -114,6 +117,51 @@ async def test_doctor(broker_cli: Any, gazette_broker: Any) -> None:
     assert without.json[-1]["remedy"] == "set $BROKER_AUTH_KEYS or $BROKER_AUTH_TOKEN"
     assert "differs from the server's keys" in wrong.json[-1]["remedy"]
     assert "answers requests" in right.text
+
+
+async def test_doctor_looks_at_advertised_addresses(cli: Any, unused_port: int) -> None:
+    there = f"http://127.0.0.1:{unused_port}"
+    async with StubBroker() as broker:
+        members = [pb.ProcessSpec.ID(zone="a", suffix=name) for name in ("here", "there", "noname")]
+        # A name that can't exist.
+        endpoints = [broker.endpoint, there, "http://nowhere.invalid:8080"]
+        journal = pb.ListResponse.Journal(
+            spec=journal_spec("a/journal"),
+            mod_revision=5,
+            route=pb.Route(members=members, endpoints=endpoints, primary=0),
+        )
+        listing = pb.ListResponse(header=broker.header(), journals=[journal])
+        broker.list_handler = lambda _request: listing
+        env = {"BROKER_ADDRESS": broker.endpoint}
+        done = await cli("doctor", "--json", env=env)
+        proxied = await cli("doctor", "--broker.cache.size=0", env=env)
+        del journal.route.members[1:], journal.route.endpoints[1:]
+        listing.journals[0].CopyFrom(journal)
+        fine = await cli("doctor", "--json", env=env)
+
+    there_found, noname = done.json[-2:]
+    assert (done.code, done.err) == (1, "gazette-aio: failed: broker routes\n")
+    assert there_found == {
+        "check": "broker routes",
+        "result": "failed",
+        "detail": f"a/there at {there}: Connection refused",
+        "remedy": "",
+    }
+    assert noname["detail"].startswith("a/noname at http://nowhere.invalid:8080: ")
+    assert noname["remedy"].startswith("start the server with a --broker.host that resolves here")
+    assert f"all requests go to {broker.endpoint} instead" in noname["remedy"]
+    # Without routes, the addresses don't matter.
+    assert (proxied.code, proxied.text.count("warning")) == (0, 2)
+    assert (fine.code, fine.json[-1]["result"]) == (0, "ok")
+
+
+async def test_doctor_of_a_loopback_address(unused_port: int) -> None:
+    members = {"http://localhost:1": "a/one", "unix:///run/broker.sock": "a/two"}
+    # Nobody answers at the address, so it isn't known to be this machine.
+    elsewhere = f"http://127.0.0.1:{unused_port}"
+    found = await examine_endpoints(members, elsewhere, None, peer="broker", are_used=True)
+
+    assert ["only the server's own machine" in each.detail for each in found] == [True, True]
 
 
 async def test_doctor_without_a_server(cli: Any, unused_port: int) -> None:

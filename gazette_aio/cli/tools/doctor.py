@@ -20,18 +20,21 @@ from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker
 from gazette_aio.cli.shell.failures import CommandError, InputError, WrongServerError
 from gazette_aio.cli.shell.output import print_json, print_table
 from gazette_aio.cli.tools import diagnosis
+from gazette_aio.cli.tools.advertised import (
+    PORTS,
+    PROBE_SECONDS,
+    endpoints_of,
+    examine_endpoints,
+)
 from gazette_aio.cli.tools.diagnosis import Finding
+from gazette_aio.client import iter_journals
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.protocol.endpoint import parse_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-_PROBE_SECONDS: Final = 3.0
 _MOST_BYTES: Final = 1 << 14
-_NOTHING: Final = pb.LabelSelector(include=pb.label_set("name", "gazette-aio/doctor"))
-_NO_SHARD: Final = pb.LabelSelector(include=pb.label_set("id", "gazette-aio-doctor"))
-_PORTS: Final = {"http": 80, "https": 443}
 
 
 @click.command()
@@ -54,7 +57,7 @@ def doctor(
     *,
     as_json: bool,
 ) -> None:
-    """Find out what is wrong with a connection: address, DNS, TLS, tokens, Etcd, clocks.
+    """Find out what is wrong with a connection: address, DNS, TLS, tokens, routes, Etcd, clocks.
 
     The broker is checked; a consumer and Etcd if their addresses are given. Nothing is changed.
     """
@@ -70,7 +73,7 @@ def doctor(
         for each in findings:
             if each.remedy:
                 click.echo(f"\n{each.check}: {each.remedy}.")
-    failed = [each.check for each in findings if each.result == "failed"]
+    failed = dict.fromkeys(each.check for each in findings if each.result == "failed")
     if failed:
         raise CommandError(f"failed: {', '.join(failed)}")
 
@@ -80,19 +83,19 @@ async def _examine(
 ) -> list[Finding]:
     findings = [_versions()]
 
-    async def list_nothing() -> None:
+    async def routes_of_journals() -> list[pb.Route]:
         async with broker.open() as client:
-            await client.list(_NOTHING)
+            return [journal.route async for journal in iter_journals(client)]
 
-    findings += await _examine_server(broker, list_nothing)
+    findings += await _examine_server(broker, routes_of_journals)
     if consumer is not None:
         settings = consumer
 
-        async def list_no_shard() -> None:
+        async def routes_of_shards() -> list[pb.Route]:
             async with settings.open_shards() as client:
-                await list_shards(client, _NO_SHARD)
+                return [shard.route for shard in (await list_shards(client)).shards]
 
-        findings += await _examine_server(consumer, list_no_shard)
+        findings += await _examine_server(consumer, routes_of_shards)
     if etcd:
         findings += await _examine_etcd(etcd)
     return findings
@@ -105,12 +108,12 @@ def _versions() -> Finding:
 
 
 async def _examine_server(
-    settings: ClientSettings, call: Callable[[], Awaitable[None]]
+    settings: ClientSettings, list_routes: Callable[[], Awaitable[list[pb.Route]]]
 ) -> list[Finding]:
     try:
         url = urlsplit(settings.address)
         parse_endpoint(settings.address)
-        port = url.port or _PORTS.get(url.scheme, 0)
+        port = url.port or PORTS.get(url.scheme, 0)
     except (pb.ValidationError, ValueError) as error:
         remedy = "expected a URL such as http://localhost:8080"
         return [Finding(f"{settings.peer} address", "failed", str(error), remedy)]
@@ -123,7 +126,7 @@ async def _examine_server(
         if not is_reached:
             return findings
     try:
-        await call()
+        routes = await list_routes()
     except InputError as error:
         return [*findings, Finding("token", "failed", str(error), "keys are base64, by commas")]
     except pb.GazetteError as error:
@@ -135,7 +138,14 @@ async def _examine_server(
     except CommandError as error:
         remedy = "something answers the port, but not gRPC: check proxies, and http or https"
         return [*findings, Finding(settings.peer, "failed", str(error), remedy)]
-    return [*findings, Finding(settings.peer, "ok", "answers requests")]
+    findings.append(Finding(settings.peer, "ok", "answers requests"))
+    return findings + await examine_endpoints(
+        endpoints_of(routes),
+        settings.address,
+        _tls_context(settings) if url.scheme == "https" else None,
+        peer=settings.peer,
+        are_used=settings.cache_size != 0,
+    )
 
 
 async def _examine_port(
@@ -144,7 +154,7 @@ async def _examine_port(
     """Return findings, and whether requests are worth an attempt."""
     prefix = settings.peer.upper()
     try:
-        async with asyncio.timeout(_PROBE_SECONDS):
+        async with asyncio.timeout(PROBE_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
         writer.close()
     except OSError as error:
@@ -156,7 +166,7 @@ async def _examine_port(
     if is_secure:
         try:
             context = _tls_context(settings)
-            async with asyncio.timeout(_PROBE_SECONDS):
+            async with asyncio.timeout(PROBE_SECONDS):
                 _, writer = await asyncio.open_connection(host, port, ssl=context)
             certificate = writer.get_extra_info("peercert")
             writer.close()
@@ -184,7 +194,7 @@ async def _get(
     host: str, port: int, path: str, context: ssl.SSLContext | None
 ) -> tuple[dict[str, str], str]:
     """Return the headers, by lower case, and the beginning of the body of a response of HTTP."""
-    async with asyncio.timeout(_PROBE_SECONDS):
+    async with asyncio.timeout(PROBE_SECONDS):
         reader, writer = await asyncio.open_connection(host, port, ssl=context)
         try:
             request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
