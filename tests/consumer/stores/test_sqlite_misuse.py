@@ -10,6 +10,7 @@ import pytest
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.consumer.stores import SQLiteStore
+from gazette_aio.consumer.stores.sqlite import capture
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
 from tests.consumer.stores.databases import checkpoint_at
@@ -135,6 +136,50 @@ async def test_a_schema_that_moves_the_write_ahead_log(tmp_path: Path, statement
                 assert statements != "VACUUM"
                 assert "somebody else has moved" in str(error)  # noqa: PT017 - Some are harmless.
             content = recorder.content
+
+
+async def test_a_cursor_that_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The write-ahead log can't grow forever: the store warns once, and then fails the commit."""
+    monkeypatch.setattr(capture, "WAL_BYTES", 64 << 10)
+    monkeypatch.setattr(capture, "MAX_PINNED_BYTES", 512 << 10)
+    recorder = MemoryRecorder(tmp_path / "one")
+    wal = tmp_path / "one/primary.db-wal"
+    number = 0
+
+    async def commit() -> None:
+        nonlocal number
+        number += 1
+        store.db.execute(PUT, (number % 10, bytes(20 << 10)))
+        await store.start_commit(SHARD, checkpoint_at(number), ())
+
+    async def commit_on() -> None:
+        while True:
+            await commit()
+
+    async with opened(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.executemany(PUT, [(key, b"value") for key in range(10)])
+        reading = store.db.execute("SELECT key FROM state")
+        assert reading.fetchone() == (0,)
+        while not caplog.messages:
+            await commit()
+        assert wal.stat().st_size < 256 << 10
+        reading.close()
+        await commit()
+        assert wal.stat().st_size == 0
+        reading = store.db.execute("SELECT key FROM state")
+        assert reading.fetchone() == (0,)
+        with pytest.raises(StoreError, match=r"a hook is still reading: .* close its cursor"):
+            await commit_on()
+        assert wal.stat().st_size < 1 << 20
+        assert len(caplog.messages) == 1
+        assert "a hook is still reading" in caplog.text
+        content = recorder.content
+    fsm, _ = recover(tmp_path / "two", content)
+    async with opened(MemoryRecorder(tmp_path / "two", fsm, content, author=2)) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(number - 1)
 
 
 @pytest.mark.parametrize("name", ["'{}/other.db'", "char(47) || 'other.db'"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,11 @@ WAL_BYTES: Final = 4 << 20
 """Length of a write-ahead log from which its pages are moved to the database file."""
 PART_BYTES: Final = 1 << 20
 """Most bytes of a write-ahead log to look at once."""
+MAX_PINNED_BYTES: Final = 256 << 20
+"""Most bytes that are added to a write-ahead log while an open statement keeps its pages there."""
 _SECOND_NS: Final = 1_000_000_000
+
+_logger = logging.getLogger(__name__)
 
 
 class DatabaseCapture:
@@ -58,6 +63,9 @@ class DatabaseCapture:
         self._pages: set[int] = set()
         """Pages that the write-ahead log has, as recorded."""
         self._page_bytes = 0
+        self._pinned_from: int | None = None
+        """Length of the write-ahead log when its pages first couldn't be moved, or None."""
+        self._has_warned = False
         self._main_time = 0
         """Time of its latest change, which it keeps until pages are moved to it."""
 
@@ -158,10 +166,33 @@ class DatabaseCapture:
     def _move(self, connection: sqlite3.Connection, database: RecordedDatabase) -> None:
         """Move the pages of the write-ahead log to the database, and record them there."""
         if not self._moved(connection):
-            return  # A statement is still reading: later.
+            self._note_pinned()
+            return
+        self._pinned_from = None
         database.record(self._take_pages(), self._note_main())
         self._recorder.record_remove(self._wal_path)
         self._wal_end = 0
+
+    def _note_pinned(self) -> None:
+        """Note that pages stay in the write-ahead log, as a statement is still reading.
+
+        Raises:
+            StoreError: The log has grown too much since this began.
+        """
+        if self._pinned_from is None:
+            self._pinned_from = self._wal_end
+        grown = self._wal_end - self._pinned_from
+        if grown < WAL_BYTES:
+            return
+        text = (
+            f"the write-ahead log of {self._path} has grown to {self._wal_end >> 20} MiB, as a "
+            "statement of a hook is still reading: read its rows to the end, or close its cursor"
+        )
+        if grown >= MAX_PINNED_BYTES:
+            raise StoreError(text)
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(text)
 
     def _take_pages(self) -> list[tuple[int, int]]:
         """Return the ranges of the pages of the write-ahead log, and forget them."""

@@ -398,7 +398,9 @@ class SQLiteStore(EngineStore[sqlite3.Connection]):
 
     What hooks do by `db`, `execute()` and `run()` is part of the shard's transaction, and commits
     with its checkpoint. If a hook ends the transaction itself, the commit fails. Databases can't be
-    attached, except to a `SQLiteVFSStore`; savepoints can be used.
+    attached, except to a `SQLiteVFSStore`; savepoints can be used. A cursor that a hook leaves open
+    amid its rows keeps the write-ahead log growing: that is logged, and with a recorder, the commit
+    fails once the log has grown by 256 MiB.
 
     Args:
         recorder: Recorder that `Application.new_store()` was given, or None.
