@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ipaddress
-import socket
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from gazette_aio.cli.tools.diagnosis import Finding
+from gazette_aio.cli.tools.diagnosis import Finding, reason_of
 
 if TYPE_CHECKING:
     import ssl
@@ -84,13 +83,6 @@ async def examine_endpoints(
         f"with --{peer}.cache.size=0, all requests go to {address} instead"
     )
     return [*found[:-1], dataclasses.replace(found[-1], remedy=remedy)]
-
-
-def reason_of(error: OSError) -> str:
-    """Return why a connection failed."""
-    if isinstance(error, socket.gaierror):
-        return "the name doesn't resolve"
-    return error.strerror or str(error) or "no answer"
 
 
 async def _is_same_machine(address: str) -> bool:

@@ -40,8 +40,16 @@ def connection_failure(host: str, port: int, error: OSError) -> Finding:
             remedy = "no answer: check firewalls, security groups and the network"
         case _:
             remedy = "check the address and the network"
-    detail = f"{host}:{port}: {error.strerror or error or 'no answer'}"
+    detail = f"{host}:{port}: {reason_of(error)}"
     return Finding("connection", "failed", detail, remedy)
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a connection failed."""
+    if isinstance(error, ConnectionRefusedError):
+        # asyncio's text repeats the address instead.
+        return "Connection refused"
+    return error.strerror or str(error) or "no answer"
 
 
 def tls_failure(error: OSError, variable: str) -> Finding:

@@ -218,7 +218,7 @@ async def _examine_etcd(address: str) -> list[Finding]:
         _, version = await _get(host, port, "/version", context)
     except OSError as error:
         remedy = "check $ETCD_ADDRESS, and that Etcd runs"
-        detail = f"{address}: {error.strerror or error or 'no answer'}"
+        detail = f"{address}: {diagnosis.reason_of(error)}"
         return [Finding("Etcd", "failed", detail, remedy)]
     if '"true"' in health:
         return [Finding("Etcd", "ok", f"healthy, {' '.join(version.split())[:80]}")]
