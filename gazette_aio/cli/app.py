@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from gazette_aio import __version__
-from gazette_aio.cli.shell.failures import CommandError, ExitCode, InputError, exit_code, explain
+from gazette_aio.cli.shell.failures import (
+    CommandError,
+    ExitCode,
+    InputError,
+    exit_code,
+    explain,
+    lacks_extra,
+)
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.logs import configure_logging, log_options
 from gazette_aio.cli.tools.completion import complete
@@ -84,7 +91,9 @@ def run(args: Sequence[str]) -> int:
         return exit_code(error)
     except (KeyboardInterrupt, click.Abort):
         return ExitCode.INTERRUPTED
-    except (GazetteError, CommandError, InputError, OSError) as error:
+    except (GazetteError, CommandError, InputError, OSError, ImportError) as error:
+        if isinstance(error, ImportError) and not lacks_extra(error):
+            raise
         click.echo(f"{_PROGRAM}: {explain(error)}", err=True)
         return exit_code(error)
     return ExitCode.OK

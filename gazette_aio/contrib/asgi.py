@@ -20,7 +20,7 @@ try:
     from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI evaluates annotations.
 except ImportError as _error:
     raise ImportError(
-        'gazette_aio.contrib.asgi needs starlette: pip install "gazette-aio[asgi]"'
+        "gazette_aio.contrib.asgi needs starlette: pip install 'gazette-aio[asgi]'"
     ) from _error
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ try:
     from opentelemetry import context, trace
 except ImportError as _error:
     raise ImportError(
-        'gazette_aio.contrib.otel needs opentelemetry-api: pip install "gazette-aio[otel]"'
+        "gazette_aio.contrib.otel needs opentelemetry-api: pip install 'gazette-aio[otel]'"
     ) from _error
 
 if TYPE_CHECKING:

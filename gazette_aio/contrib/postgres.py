@@ -19,7 +19,7 @@ try:
     import psycopg
 except ImportError as _error:
     raise ImportError(
-        'gazette_aio.contrib.postgres needs psycopg: pip install "gazette-aio[postgres]"'
+        "gazette_aio.contrib.postgres needs psycopg: pip install 'gazette-aio[postgres]'"
     ) from _error
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as _error:
     raise ImportError(
-        'gazette_aio.contrib.prometheus needs prometheus-client: pip install "gazette-aio[metrics]"'
+        "gazette_aio.contrib.prometheus needs prometheus-client: pip install 'gazette-aio[metrics]'"
     ) from _error
 
 if TYPE_CHECKING:

@@ -353,7 +353,7 @@ async def test_stores_without_a_client_are_unhealthy(
     request = pb.FragmentStoreHealthRequest(fragment_store="s3://bucket/prefix/")
     response = await caller.health_call(request)
     assert response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
-    expected = "fragment stores of scheme s3 need gazette-aio[server] to be installed"
+    expected = "fragment stores of scheme s3 need obstore: pip install 'gazette-aio[server]'"
     assert response.store_health_error == expected
 
 

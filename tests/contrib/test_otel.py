@@ -219,4 +219,4 @@ def test_without_the_extra():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert 'needs opentelemetry-api: pip install "gazette-aio[otel]"' in done.stderr
+    assert "needs opentelemetry-api: pip install 'gazette-aio[otel]'" in done.stderr

@@ -137,6 +137,6 @@ def test_without_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert (
-        'ImportError: gazette_aio.contrib.prometheus needs prometheus-client: pip install "gazette-aio[metrics]"'
+        "ImportError: gazette_aio.contrib.prometheus needs prometheus-client: pip install 'gazette-aio[metrics]'"
         in done.stderr
     )

@@ -144,4 +144,4 @@ def test_without_starlette():
     code = "import sys; sys.modules['starlette.requests'] = None; import gazette_aio.contrib.asgi"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert 'needs starlette: pip install "gazette-aio[asgi]"' in done.stderr
+    assert "needs starlette: pip install 'gazette-aio[asgi]'" in done.stderr

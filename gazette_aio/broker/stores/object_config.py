@@ -18,7 +18,6 @@ from gazette_aio.serving.address import http_origin
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-EXTRA = "gazette-aio[server]"
 
 # Bounds of one request: an unreachable store is found out well before an append gives up on it.
 # Whoever made the request repeats it later, so that no long retries are needed here.
@@ -127,7 +126,9 @@ def check_installed(scheme: str) -> None:
     except (ImportError, ValueError):
         found = None
     if found is None:
-        raise pb.StoreError(f"fragment stores of scheme {scheme} need {EXTRA} to be installed")
+        raise pb.StoreError(
+            f"fragment stores of scheme {scheme} need obstore: pip install 'gazette-aio[server]'"
+        )
 
 
 def container_prefix(parsed: pb.FragmentStoreURL) -> str:

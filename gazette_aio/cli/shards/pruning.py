@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,8 @@ def prune(
 
     CAUTION: shards of other consumers that were forked from these logs aren't known here.
     """
+    # What decides is of an extra, whose lack is told before anything is asked.
+    importlib.import_module("gazette_aio.consumer.recoverylog.pruning")
     pruning = _Pruning(FragmentStores(file_root, origins), dry_run=dry_run, force=force)
     results = asyncio.run(pruning.run(consumer, connection, parse_selector(selector)))
     if as_json:

@@ -3,7 +3,7 @@
 Exit codes:
     0: The command succeeded.
     1: The broker, the network or a file failed.
-    2: The command line or an input file is invalid; nothing was sent.
+    2: The command line or an input file is invalid, or an extra is missing; nothing was sent.
     130: Interrupted (Ctrl-C).
     141: The reader of the output closed the pipe.
 """
@@ -121,9 +121,17 @@ def explain(error: BaseException) -> str:
     return " ".join(line.split())
 
 
+def lacks_extra(error: BaseException) -> bool:
+    """Return whether an error says that an extra of this package has to be installed."""
+    kinds = (ImportError, pb.ConfigurationError, pb.StoreError)
+    return isinstance(error, kinds) and "pip install 'gazette-aio[" in str(error)
+
+
 def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code of a command which failed with `error`."""
     match error:
+        case _ if lacks_extra(error):
+            return ExitCode.USAGE
         case InputError() | pb.ConfigurationError():
             return ExitCode.USAGE
         case BrokenPipeError():

@@ -74,7 +74,7 @@ def solve_packed(problem: Problem) -> bytes:
         from gazette_aio.consumer.allocator.flow import place  # noqa: PLC0415
     except ImportError as error:
         raise ConfigurationError(
-            f"allocation needs scipy ({error}): install gazette-aio[consumer]"
+            f"allocation needs scipy ({error}): pip install 'gazette-aio[consumer]'"
         ) from None
     replicas = place(
         problem.replication,

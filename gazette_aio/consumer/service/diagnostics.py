@@ -77,7 +77,7 @@ class Diagnostics(Owner):
 
     async def _answer_metrics(self, _request: web.Request) -> web.Response:
         if self._metrics is None:
-            text = 'metrics need prometheus-client: pip install "gazette-aio[metrics]"\n'
+            text = "metrics need prometheus-client: pip install 'gazette-aio[metrics]'\n"
             return web.Response(status=501, text=text)
         body, content_type = self._metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})

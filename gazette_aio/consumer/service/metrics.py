@@ -21,7 +21,7 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as _error:
     raise ImportError(
-        'metrics of consumers need prometheus-client: pip install "gazette-aio[metrics]"'
+        "metrics of consumers need prometheus-client: pip install 'gazette-aio[metrics]'"
     ) from _error
 
 if TYPE_CHECKING:

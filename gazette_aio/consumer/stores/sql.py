@@ -11,8 +11,8 @@ try:
     from sqlalchemy.pool import StaticPool
 except ImportError as _error:
     raise ImportError(
-        'SQLStore needs SQLAlchemy: pip install "gazette-aio[postgres]" for PostgreSQL, or '
-        '"gazette-aio[sql]" for SQLite and others'
+        "SQLStore needs SQLAlchemy: pip install 'gazette-aio[postgres]' for PostgreSQL, or "
+        "'gazette-aio[sql]' for SQLite and others"
     ) from _error
 
 from google.protobuf.message import DecodeError

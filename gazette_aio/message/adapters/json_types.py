@@ -167,7 +167,7 @@ def _pydantic_adapter(kind: Any, path: tuple[str, ...]) -> JSONAdapter[Any]:
     try:
         from pydantic import TypeAdapter  # noqa: PLC0415 - an extra.
     except ImportError as error:
-        text = "pydantic is not installed (pip install gazette-aio[pydantic])"
+        text = "pydantic is not installed (pip install 'gazette-aio[pydantic]')"
         raise ConfigurationError(text) from error
     adapter: Any = TypeAdapter(kind)
     has_member = path[0] in member_names(kind)

@@ -126,7 +126,7 @@ async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
         try:
             await in_thread(importlib.import_module, _TABLE_ROWS)
         except ImportError as error:
-            text = "tables need pyarrow and numpy (pip install gazette-aio[arrow])"
+            text = "tables need pyarrow and numpy (pip install 'gazette-aio[arrow]')"
             raise ConfigurationError(text) from error
     return await in_thread(sys.modules[_TABLE_ROWS].TableRows, table, adapter)
 

@@ -49,7 +49,7 @@ try:
     from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 except ImportError as _error:
     raise ImportError(
-        'gazette_aio.message.ranges.committed needs numpy: pip install "gazette-aio[arrow]"'
+        "gazette_aio.message.ranges.committed needs numpy: pip install 'gazette-aio[arrow]'"
     ) from _error
 
 from gazette_aio.message.ranges.splits import (

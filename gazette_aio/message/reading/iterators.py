@@ -172,7 +172,7 @@ class MessageIterator(Owner, Generic[T]):
         try:
             from gazette_aio.message.reading.arrow import ArrowBatches, records_of  # noqa: PLC0415
         except ImportError as error:
-            text = "Arrow batches take pyarrow (pip install gazette-aio[arrow])"
+            text = "Arrow batches take pyarrow (pip install 'gazette-aio[arrow]')"
             raise ConfigurationError(text) from error
         self._records = records = records_of(
             self._formats.adapter,
@@ -224,7 +224,7 @@ class EnvelopeBatch(list[Envelope[T]]):
         try:
             from gazette_aio.message.sequencing.columns import UuidColumns  # noqa: PLC0415
         except ImportError as error:
-            text = "columns of messages take numpy (pip install gazette-aio[arrow])"
+            text = "columns of messages take numpy (pip install 'gazette-aio[arrow]')"
             raise ConfigurationError(text) from error
         return UuidColumns.of(cast("list[Envelope[object]]", self))
 

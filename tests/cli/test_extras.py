@@ -1,0 +1,68 @@
+"""Commands of an installation without extras."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gazette_aio.broker.stores.object_config import check_installed
+from gazette_aio.cli.shell.failures import exit_code
+from gazette_aio.protocol import StoreError
+
+EXTRAS = (
+    "aiosqlite", "apsw", "google_crc32c", "numpy", "obstore", "opentelemetry", "prometheus_client",
+    "psycopg", "pyarrow", "pydantic", "pyspark", "pytest", "rocksdict", "scipy", "sqlalchemy",
+    "starlette", "uvloop",
+)  # fmt: skip
+
+_PROGRAM = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS!r}))
+from gazette_aio.cli.app import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def without_extras(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *args], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["shards", "recover", "--id=a", "--dir=/nowhere/at/all"],
+        ["shards", "prune", "-l", ""],
+    ],
+)
+def test_a_missing_extra_is_one_line(args: list[str]) -> None:
+    done = without_extras(*args)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    text = "recovery logs need google-crc32c: pip install 'gazette-aio[consumer]'"
+    assert done.stderr == f"gazette-aio: {text}\n"
+
+
+def test_a_missing_extra_of_a_store(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(StoreError, match=r"need obstore: pip install 'gazette-aio\[server\]'") as e:
+        check_installed("s3")
+    assert exit_code(e.value) == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--help"], ["journals", "--help"], ["journals", "prune", "--help"], ["shards", "list", "--help"],
+        ["serve", "--help"], ["console", "--help"], ["broker", "--help"], ["bench", "--help"],
+        ["doctor", "--help"], ["print-config"], ["completion", "bash"], ["attach-uuids", "--help"],
+    ],
+)  # fmt: skip
+def test_commands_do_without_extras(args: list[str]) -> None:
+    done = without_extras(*args)
+
+    assert (done.returncode, done.stderr) == (0, "")
