@@ -1,18 +1,29 @@
-"""Playing recovery logs: of large writes, and of small ones."""
+"""Playing recovery logs: of large writes, of small ones, and of none."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import tempfile
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Subject, measure
+from benchmarks.harness import Subject, constant, measure
 from benchmarks.measures.events import JOURNAL, read_speed, served_journals
-from gazette_aio.consumer.recoverylog import FSM, Outcome, Player, encode_operation, next_checksum
+from gazette_aio.consumer.recoverylog import (
+    FSM,
+    Author,
+    Outcome,
+    Player,
+    Recorder,
+    encode_operation,
+    next_checksum,
+)
+from gazette_aio.consumer.stores import SQLiteStore
 from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
+from gazette_aio.testing import StubShard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -22,6 +33,8 @@ if TYPE_CHECKING:
 LARGE_BYTES, LARGE_WRITES = 4 << 10, 32 << 10
 SMALL_BYTES, SMALL_WRITES = 100, 100_000
 FILES = 4
+LOGS = [f"bench/recoverylog/empty/{number}" for number in range(100)]
+EMPTY_MILLISECONDS = 100
 RUN_WRITES = 16
 """Writes to a file before those to another one."""
 
@@ -121,3 +134,40 @@ async def small() -> AsyncGenerator[Subject]:
             return len(frames) / elapsed
 
         yield Subject(figure, yardstick)
+
+
+@measure(
+    "recoverylog.empty",
+    goal=1.0,
+    unit="ms",
+    better="less",
+    about="the fastest of ten recoveries of a shard whose log is empty: playing it, taking it "
+    "over, and opening an SQLiteStore whose database is recorded, against what it may take",
+)
+async def empty() -> AsyncGenerator[Subject]:
+    """Compare a recovery of nothing with a limit."""
+    async with served_journals(*LOGS) as client:
+        logs = iter(LOGS)
+
+        async def figure() -> float:
+            # It waits for other processes, so that most of it is up to what else the machine does.
+            return min([await recovered(client, log) for log in itertools.islice(logs, 10)]) * 1e3
+
+        yield Subject(figure, constant(EMPTY_MILLISECONDS))
+
+
+async def recovered(client: JournalClient, log: str) -> float:
+    """Recover a shard with an empty log, and return the seconds."""
+    shard, author = StubShard("a-shard"), Author.random()
+    with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
+        begun = time.perf_counter()
+        player = Player()
+        player.inject_handoff(author)
+        played = await player.play(FSMHints(log=log), directory, client)
+        async with await Recorder.open(client, log, played.fsm, author, directory) as recorder:
+            store = SQLiteStore(recorder)
+            await store.restore_checkpoint(shard)
+            await recorder.barrier()
+            elapsed = time.perf_counter() - begun
+            await store.destroy()
+    return elapsed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 import struct
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.consumer.stores.sqlite_workload import Workload
 RECOVERIES = extent.of(25, 500)
 COMMITS = extent.of(200, 2400)
 """Of some 430 updates each."""
+THOUSANDS = extent.of(150, 1000)
+"""Of updates."""
 
 
 # Of this machine
@@ -291,6 +294,29 @@ async def test_played_bytes_are_bounded(tmp_path: Path, kind: AnyKind) -> None:
     again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
     async with opened(again, kind=kind) as store:
         assert await store.restore_checkpoint(SHARD) == checkpoint_at(COMMITS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+async def test_played_bytes_are_bounded_as_documented(tmp_path: Path, kind: AnyKind) -> None:
+    """With real lengths: at any time, they're three times the database, and 16 MiB, at most."""
+    recorder = MemoryRecorder(tmp_path / "one")
+    chance = random.Random(extent.seed())
+    async with opened(recorder, kind=kind) as store:
+        await store.restore_checkpoint(SHARD)
+        for number in range(1, THOUSANDS + 1):
+            keys = [chance.randrange(1500) for _ in range(1000)]
+            store.db.executemany(PUT, [(key, b"%d " % number * 20) for key in keys])
+            await store.start_commit(SHARD, checkpoint_at(number), ())
+            played = played_bytes(recorder.hints(), recorder.calls[-1])
+            assert played <= 3 * (tmp_path / "one/primary.db").stat().st_size + (16 << 20)
+        content, hints = recorder.content, recorder.hints()
+    assert len(content) > 16 << 20
+    fsm, _ = recover(tmp_path / "two", content, hints)
+    again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
+    async with opened(again, kind=kind) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(THOUSANDS)
+        assert store.db.execute("SELECT count(*) FROM state").fetchone() == (1500,)
 
 
 async def test_pages_stay_in_the_write_ahead_log_while_a_statement_reads(
