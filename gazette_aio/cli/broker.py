@@ -11,6 +11,7 @@ import click
 
 from gazette_aio.broker.inspection import Finding, Inspection
 from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.output import print_json, table
 from gazette_aio.protocol.errors import StoreError
 
@@ -23,7 +24,7 @@ _DIRECTORY = click.argument(
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each part.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def broker() -> None:
     """Look after the data directory of a broker."""
 

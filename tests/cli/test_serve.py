@@ -232,6 +232,15 @@ def test_help_of_the_whole():
     assert "Exit codes:" in result.output
 
 
+@pytest.mark.parametrize("group", [[], ["journals"], ["shards"], ["broker"]])
+def test_help_of_groups_has_whole_sentences(inline, group):
+    done = inline(*group, "--help")
+    assert done.code == 0
+    listed = done.text.partition("Commands:")[2].partition("\n\n")[0]
+    assert listed
+    assert "..." not in listed
+
+
 def test_no_command_shows_help_and_version_is_ours(inline):
     nothing, version = inline(), inline("--version")
 

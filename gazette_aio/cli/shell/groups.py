@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SHARED: Final = ("--broker.", "--consumer.", "--log.", "--zone", "--timeout")
 _FLAGS: Final = {"--version", "--help", "-h"}
 _SETTINGS: Final = "gazette_aio.settings"
+_LONGEST_SENTENCE: Final = 200
 
 
 class CommandGroup(click.Group):
@@ -23,6 +24,16 @@ class CommandGroup(click.Group):
         """Parse the options of the group, and leave those of the command to it."""
         own = {name for option in self.params for name in option.opts}
         return super().parse_args(ctx, moved_behind_command(args, own))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their whole first sentence, where click would cut it off."""
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(limit=_LONGEST_SENTENCE)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
