@@ -19,7 +19,7 @@ Dictionaries, run-end encoded and extension arrays are encoded as their values.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ from gazette_aio.message.columnar.pyarrow_api import pa, pc
 _BYTES: Final = pa.large_binary()
 _NULL: Final = pa.scalar(b"null", _BYTES)
 _NOTHING: Final = pa.scalar(b"", _BYTES)
-_QUOTE: Final = pa.scalar(b'"', _BYTES)
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 _encoder = msgspec.json.Encoder()
@@ -53,6 +52,24 @@ class RefusedTypeError(Exception):
     """A type which has no form in JSON."""
 
 
+class Texts(NamedTuple):
+    """Texts of values, apart from what is the same at both ends of all of them.
+
+    Hot: these ends are joined along with the names of members, rather than once more before that.
+    """
+
+    inner: Any
+    """Array of the texts between the ends."""
+    opening: bytes = b""
+    closing: bytes = b""
+
+    def whole(self) -> Any:
+        """Return an array of the texts."""
+        if not self.opening and not self.closing:
+            return self.inner
+        return join(text(self.opening), self.inner, text(self.closing))
+
+
 def text(value: bytes) -> Any:
     """Return a constant to be joined with columns of texts."""
     return pa.scalar(value, _BYTES)
@@ -63,8 +80,8 @@ def join(*parts: Any) -> Any:
     return pc.binary_join_element_wise(*parts, _NOTHING)
 
 
-def json_texts(array: Any) -> Any:
-    """Return the JSON text of each value of a valid array, as an array of bytes without nulls.
+def json_texts(array: Any) -> Texts:
+    """Return the JSON text of each value of a valid array, without nulls.
 
     Raises:
         RefusedValueError: A float isn't finite, or a time is out of the years 0 to 9999.
@@ -77,36 +94,38 @@ def json_texts(array: Any) -> Any:
         if len(array.dictionary) > len(array):
             return json_texts(array.dictionary_decode())
         try:
-            texts = pc.take(json_texts(array.dictionary), array.indices)
+            taken = pc.take(json_texts(array.dictionary).whole(), array.indices)
         except RefusedValueError:
             # It may stand for no row at all.
             return json_texts(array.dictionary_decode())
-        return texts if texts.null_count == 0 else pc.fill_null(texts, _NULL)
+        return Texts(taken if taken.null_count == 0 else pc.fill_null(taken, _NULL))
     if pa.types.is_run_end_encoded(kind):
         return json_texts(pc.run_end_decode(array))
     if pa.types.is_null(kind):
-        return pa.repeat(_NULL, len(array))
+        return Texts(pa.repeat(_NULL, len(array)))
     texts = _texts(array, kind)
-    return texts if array.null_count == 0 else pc.if_else(array.is_valid(), texts, _NULL)
+    if array.null_count == 0:
+        return texts
+    return Texts(pc.if_else(array.is_valid(), texts.whole(), _NULL))
 
 
-def _texts(array: Any, kind: Any) -> Any:  # noqa: PLR0911 - one for each kind of type.
+def _texts(array: Any, kind: Any) -> Texts:  # noqa: PLR0911 - one for each kind of type.
     """Return the text of each value; that of a null is arbitrary."""
     types = pa.types
     if types.is_boolean(kind) or types.is_integer(kind):
-        return _cast(array)
+        return Texts(_cast(array))
     if types.is_floating(kind):
-        return _floats(array, kind)
+        return Texts(_floats(array, kind))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return _strings(array)
     if types.is_decimal(kind):
-        return join(_QUOTE, _cast(array), _QUOTE)
+        return _quoted(_cast(array))
     if types.is_timestamp(kind):
         return _timestamps(array, kind)
     if types.is_date(kind):
         return _fixed_width(_cast(pc.cast(array, pa.date32())), kind, 10)
     if types.is_time(kind):
-        return join(_QUOTE, _cast(array), _QUOTE)
+        return _quoted(_cast(array))
     if types.is_duration(kind):
         return _durations(array, kind)
     if types.is_struct(kind):
@@ -116,12 +135,16 @@ def _texts(array: Any, kind: Any) -> Any:  # noqa: PLR0911 - one for each kind o
     if types.is_nested(kind) and hasattr(array, "flatten") and not types.is_union(kind):
         return _lists(array)
     if hasattr(pa.scalar(None, kind), "as_buffer"):
-        return _encoded(array)
+        return Texts(_encoded(array))
     raise RefusedTypeError(f"{kind} has no form in JSON")
 
 
 def _cast(array: Any) -> Any:
     return pc.cast(pc.cast(array, pa.large_string()), _BYTES)
+
+
+def _quoted(inner: Any) -> Texts:
+    return Texts(inner, b'"', b'"')
 
 
 def _encoded(array: Any) -> Any:
@@ -155,7 +178,7 @@ def _floats(array: Any, kind: Any) -> Any:
     return pc.if_else(whole, join(texts, text(b".0")), texts)
 
 
-def _strings(array: Any) -> Any:
+def _strings(array: Any) -> Texts:
     array = pc.cast(array, pa.large_string())
     _, offsets, values = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
@@ -164,11 +187,11 @@ def _strings(array: Any) -> Any:
     else:
         content = np.frombuffer(values, np.uint8)[bounds[0] : bounds[-1]]
     if ((content < 0x20) | (content == 0x22) | (content == 0x5C)).any():
-        return _encoded(array)
-    return join(_QUOTE, pc.cast(array, _BYTES), _QUOTE)
+        return Texts(_encoded(array))
+    return _quoted(pc.cast(array, _BYTES))
 
 
-def _timestamps(array: Any, kind: Any) -> Any:
+def _timestamps(array: Any, kind: Any) -> Texts:
     digits = _DIGITS[kind.unit]
     width = 19 + (digits + 1 if digits else 0)
     # Those with a time zone are stored in UTC, and slow to cast.
@@ -178,16 +201,16 @@ def _timestamps(array: Any, kind: Any) -> Any:
     return _fixed_width(texts, kind, width, b"" if kind.tz is None else b"Z")
 
 
-def _fixed_width(texts: Any, kind: Any, width: int, suffix: bytes = b"") -> Any:
+def _fixed_width(texts: Any, kind: Any, width: int, suffix: bytes = b"") -> Texts:
     """Return texts in quotes, and refuse years which need a sign or five digits."""
     wrong = pc.fill_null(pc.not_equal(pc.binary_length(texts), width), pa.scalar(False))  # noqa: FBT003
     if pc.any(wrong).as_py():
         row = int(np.argmax(wrong.to_numpy(zero_copy_only=False)))
         raise RefusedValueError(row, f"{kind} is out of the years 0 to 9999")
-    return join(_QUOTE, texts, text(suffix + b'"'))
+    return Texts(texts, b'"', suffix + b'"')
 
 
-def _durations(array: Any, kind: Any) -> Any:
+def _durations(array: Any, kind: Any) -> Texts:
     digits = _DIGITS[kind.unit]
     lines: list[str] = []
     for count in pc.fill_null(pc.cast(array, pa.int64()), 0).to_pylist():
@@ -195,19 +218,19 @@ def _durations(array: Any, kind: Any) -> Any:
         sign = "-" if count < 0 else ""
         decimals = f".{fraction:0{digits}}" if fraction else ""
         lines.append(f'"{sign}PT{seconds}{decimals}S"')
-    return pa.array(lines, pa.large_string()).cast(_BYTES)
+    return Texts(pa.array(lines, pa.large_string()).cast(_BYTES))
 
 
-def _structs(array: Any, kind: Any) -> Any:
+def _structs(array: Any, kind: Any) -> Texts:
     names = [field.name for field in kind]
     if len(set(names)) < len(names):
         raise RefusedTypeError(f"{kind} has several members of the same name")
-    return objects(names, [json_texts(column) for column in array.flatten()], len(array))
+    return Texts(objects(names, [json_texts(column) for column in array.flatten()], len(array)))
 
 
 def objects(
     names: list[str],
-    columns: list[Any],
+    columns: list[Texts],
     count: int,
     *,
     opening: bytes = b"{",
@@ -218,17 +241,17 @@ def objects(
         return pa.repeat(text(opening + closing), count)
     parts: list[Any] = []
     for name, column in zip(names, columns, strict=True):
-        parts += [text(opening + _encoder.encode(name) + b":"), column]
-        opening = b","
-    return join(*parts, text(closing))
+        parts += [text(opening + _encoder.encode(name) + b":" + column.opening), column.inner]
+        opening = column.closing + b","
+    return join(*parts, text(columns[-1].closing + closing))
 
 
-def _lists(array: Any) -> Any:
+def _lists(array: Any) -> Texts:
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     return _arrays(array.flatten(), lengths, b"[", b"]")
 
 
-def _maps(array: Any) -> Any:
+def _maps(array: Any) -> Texts:
     # A slice of a map array keeps keys and items of all of it.
     offsets = array.offsets.to_numpy()
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
@@ -236,9 +259,9 @@ def _maps(array: Any) -> Any:
     lengths = np.diff(offsets)
     if pa.types.is_nested(keys.type):
         raise RefusedTypeError(f"keys of {array.type} can't be names")
-    names = _of_rows(keys, np.cumsum(lengths))
+    names = _of_rows(keys, np.cumsum(lengths)).whole()
     if not _is_text(keys.type):
-        names = join(_QUOTE, names, _QUOTE)
+        names = _quoted(names).whole()
     codes = pc.dictionary_encode(names)
     rows = np.repeat(np.arange(len(array)), lengths)
     entries = rows * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
@@ -260,18 +283,22 @@ def _is_text(kind: Any) -> bool:
     )
 
 
-def _arrays(values: Any, lengths: Any, opening: bytes, closing: bytes, names: Any = None) -> Any:
+def _arrays(values: Any, lengths: Any, opening: bytes, closing: bytes, names: Any = None) -> Texts:
     """Return texts of arrays of `lengths`, or of objects if their values have names."""
     stops = np.cumsum(lengths, dtype=np.int64)
     texts = _of_rows(values, stops)
     if names is not None:
-        texts = join(names, text(b":"), texts)
+        middle = text(b":" + texts.opening)
+        texts = Texts(join(names, middle, texts.inner, text(texts.closing)))
+    elif not lengths.all():
+        texts = Texts(texts.whole())  # An empty array has no value whose ends to write.
     offsets = pa.array(np.concatenate((np.zeros(1, np.int64), stops)))
-    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, texts), text(b","))
-    return join(text(opening), joined, text(closing))
+    lists = pa.LargeListArray.from_arrays(offsets, texts.inner)
+    inner = pc.binary_join(lists, text(texts.closing + b"," + texts.opening))
+    return Texts(inner, opening + texts.opening, texts.closing + closing)
 
 
-def _of_rows(values: Any, stops: Any) -> Any:
+def _of_rows(values: Any, stops: Any) -> Texts:
     """Return texts of the values of rows, each row having values up to its stop."""
     try:
         return json_texts(values)

@@ -16,6 +16,7 @@ from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.message.publishing.arrow_json import (
     RefusedTypeError,
     RefusedValueError,
+    Texts,
     json_texts,
     objects,
 )
@@ -136,8 +137,8 @@ class TableRows:
             raise ValidationError(f"row {row}, column {VALUE_NAME!r}: {error}") from None
         return parts
 
-    def _texts(self, rows: Any, name: str, indices: range | list[int]) -> Any:
-        texts: list[Any] = []
+    def _texts(self, rows: Any, name: str, indices: range | list[int]) -> Texts:
+        texts: list[Texts] = []
         before = 0
         for chunk in rows.column(name).chunks:
             try:
@@ -148,7 +149,9 @@ class TableRows:
             except (RefusedTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ValidationError(f"column {name!r}: {error}") from error
             before += len(chunk)
-        return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
+        if len(texts) == 1:
+            return texts[0]
+        return Texts(pa.concat_arrays([part.whole() for part in texts]))
 
     def _fields(self, rows: Any, name: str, indices: range | list[int]) -> list[str]:
         """Return values as fields of CSV: texts unchanged, and other types as in JSON."""
@@ -158,7 +161,7 @@ class TableRows:
             kind = kind.value_type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return [value or "" for value in column.to_pylist()]
-        texts = self._texts(rows, name, indices).to_pylist()
+        texts = self._texts(rows, name, indices).whole().to_pylist()
         return ["" if text == b"null" else text.decode().strip('"') for text in texts]
 
     def _values(self, rows: Any, indices: range | list[int]) -> list[bytes]:
