@@ -12,6 +12,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.consumer.allocator.allocate import Allocator
 from gazette_aio.consumer.allocator.announce import Announcement
+from gazette_aio.consumer.allocator.handover import HandoverLog
 from gazette_aio.consumer.allocator.model import MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
 from gazette_aio.consumer.allocator.shard_group import new_key_space, shard_is_consistent
@@ -109,6 +110,7 @@ class MemberSession(Owner):
         self._announcement: Announcement | None = None
         self._end: asyncio.Future[bool] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._handover: HandoverLog | None = None
         named = spec.process_spec.id
         self.keys = keys
         self.key_space: KeySpace[GroupEntry] = new_key_space(
@@ -176,8 +178,8 @@ class MemberSession(Owner):
         """Ask the group to take over what this member holds; `wait()` returns after that.
 
         A second call gives up waiting: `wait()` returns at once. After the end of the session,
-        nothing happens. A member that nobody can replace,
-        such as the only one, never ends by itself while it holds a shard.
+        nothing happens. A member that nobody can replace, such as the only one, never ends by
+        itself while it holds a shard; the log says so.
 
         Args:
             deadline_seconds: Time after which `wait()` returns anyway; None waits for ever.
@@ -193,7 +195,8 @@ class MemberSession(Owner):
             _logger.warning("member exits at once, though others may not hold its shards yet")
             self._settle(handed_over=False)
             return
-        self._start("exit", self._exit())
+        self._handover = HandoverLog(self.group, deadline_seconds)
+        self._start("exit", self._exit(self._handover))
         if deadline_seconds is not None:
             self._deadline = asyncio.get_running_loop().call_later(
                 deadline_seconds, self._give_up, deadline_seconds
@@ -245,9 +248,11 @@ class MemberSession(Owner):
 
     async def _allocate(self) -> None:
         await self._allocator.run()
+        if self._handover is not None:
+            self._handover.ended()
         self._settle(handed_over=True)
 
-    async def _exit(self) -> None:
+    async def _exit(self, handover: HandoverLog) -> None:
         """Write that this member is exiting."""
         assert self._announcement is not None
         self._spec.exiting = True
@@ -262,9 +267,10 @@ class MemberSession(Owner):
             except KeyValueStoreError as error:
                 _logger.warning("failed to mark the member as exiting (will retry): %s", error)
             else:
-                return
+                break
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_RETRY_SECONDS)
+        await handover.run()
 
     def _give_up(self, seconds: float) -> None:
         _logger.warning("the member exits, though others don't hold its shards after %g s", seconds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 
 import pytest
 
+from gazette_aio.consumer.allocator import handover
 from gazette_aio.consumer.allocator.allocate import MemberLostError
 from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
@@ -147,6 +149,61 @@ async def test_a_member_exits_once_others_hold_its_shards(store):
             spec = ConsumerSpec.FromString(exiting.value)
             assert (spec.exiting, spec.shard_limit) == (True, 10)
             assert not new.is_exiting
+
+
+def waits_of(caplog):
+    return [(each.levelname, each.getMessage()) for each in caplog.records if "exits" in each.msg]
+
+
+async def test_the_log_tells_what_the_only_member_waits_for(store, caplog):
+    await add_shards(store, 2)
+    async with member(store, "aaaa") as old:
+        await holders(store, ["aaaa", "aaaa"])
+        await report_ready(store, "aaaa")
+        old.exit_gracefully(deadline_seconds=300)
+        await eventually(lambda: waits_of(caplog))
+        [(level, text)] = waits_of(caplog)
+        assert level == "WARNING"
+        assert text == (
+            "member zone#aaaa exits: it waits at most 300 s until other members hold its shards "
+            "(shards: 2, other members: 0: start one, waited: 0 s). A second signal, or call of "
+            "exit_gracefully(), ends it at once"
+        )
+        async with member(store, "bbbb"):
+
+            async def handed_over():
+                await report_ready(store, "bbbb")
+                return {each[0] for each in await held(store)} == {"bbbb"}
+
+            await eventually(handed_over)
+            assert await old.wait() is True
+    _, (level, text) = waits_of(caplog)
+    assert level == "WARNING"
+    assert text.startswith("member zone#aaaa exits: other members hold its shards, after ")
+
+
+async def test_the_log_tells_of_a_usual_exit_by_info_at_first(store, caplog, monkeypatch):
+    monkeypatch.setattr(handover, "REMINDER_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+    await add_shards(store, 1)
+    async with member(store, "aaaa") as old:
+        await holders(store, ["aaaa"])
+        async with member(store, "bbbb"):
+            old.exit_gracefully()
+            await eventually(lambda: len(waits_of(caplog)) > 2)
+            (first, text), *later = waits_of(caplog)
+            assert first == "INFO"
+            assert "it waits until other members" in text
+            assert "other members: 1, waited" in text
+            assert {level for level, _ in later} == {"WARNING"}
+
+
+async def test_an_exit_without_shards_is_no_news(store, caplog):
+    caplog.set_level(logging.INFO)
+    async with member(store, "aaaa") as session:
+        session.exit_gracefully()
+        assert await session.wait() is True
+    assert waits_of(caplog) == []
 
 
 async def test_an_exit_may_set_the_limit_to_zero(store):

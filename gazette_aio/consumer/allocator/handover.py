@@ -1,0 +1,72 @@
+"""Log of an exiting member: what it waits for, what ends that, and that it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gazette_aio.consumer.allocator.observed import ObservedGroup
+
+_logger = logging.getLogger(__name__)
+
+REMINDER_SECONDS: Final = 30.0
+"""Time after which a wait is logged again."""
+
+
+class HandoverLog:
+    """Logs the wait of a member for others to take over its shards.
+
+    Args:
+        group: The group as the member sees it.
+        deadline_seconds: Time after which the member exits anyway; None for no limit.
+    """
+
+    def __init__(self, group: ObservedGroup, deadline_seconds: float | None) -> None:
+        self._group = group
+        self._limit = "" if deadline_seconds is None else f" at most {deadline_seconds:g} s"
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+        self._level: int | None = None  # Highest level of a line about the wait.
+
+    async def run(self) -> None:
+        """Log the wait, now and again every 30 s, until cancelled.
+
+        Cancellation: safe.
+        """
+        while True:
+            self._log_wait()
+            await asyncio.sleep(REMINDER_SECONDS)
+
+    def _log_wait(self) -> None:
+        group = self._group
+        if not (shards := len(group.local_items)):
+            return
+        others = sum(
+            each.id != group.local and not each.exiting and each.limit > 0
+            for each in group.members.values()
+        )
+        # Members that hand over as usual say so by INFO only.
+        is_usual = others and self._level is None
+        self._level = logging.INFO if is_usual else logging.WARNING
+        _logger.log(
+            self._level,
+            "member %s#%s exits: it waits%s until other members hold its shards (shards: %d, other "
+            "members: %d%s, waited: %.0f s). A second signal, or call of exit_gracefully(), ends "
+            "it at once",
+            *group.local,
+            self._limit,
+            shards,
+            others,
+            "" if others else ": start one",
+            self._clock() - self._began,
+            extra={"shards": shards, "members": others},
+        )
+
+    def ended(self) -> None:
+        """Log that others hold the shards, if the wait was logged."""
+        if self._level is not None:
+            seconds = self._clock() - self._began
+            text = "member %s#%s exits: other members hold its shards, after %.1f s"
+            _logger.log(self._level, text, *self._group.local, seconds)
