@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gazette_aio._lazy import first_use
 
 if TYPE_CHECKING:
+    from gazette_aio.consumer.allocator.allocate import MemberLostError
+    from gazette_aio.consumer.allocator.model import Assignment, MemberID
+    from gazette_aio.consumer.allocator.session import MemberSession
+    from gazette_aio.consumer.allocator.shard_group import new_key_space, shard_is_consistent
     from gazette_aio.consumer.application import (
         Application,
         BatchConsumer,
@@ -22,13 +26,25 @@ if TYPE_CHECKING:
         Shard,
         Store,
     )
+    from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
+    from gazette_aio.consumer.handlers import ShardAPI
     from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
+    from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, LeaseLostError
     from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
     from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
+    from gazette_aio.consumer.keyspace.keys import GroupKeys
+    from gazette_aio.consumer.keyspace.store import KeyValueStore
     from gazette_aio.consumer.service.options import ConsumerOptions
     from gazette_aio.consumer.service.process import main, run_consumer
     from gazette_aio.consumer.service.service import Service
+    from gazette_aio.consumer.shards.errors import (
+        HintsError,
+        ResolverError,
+        ResolverStoppedError,
+        ShardFailedError,
+    )
     from gazette_aio.consumer.shards.resolver import Resolution, Resolver
+    from gazette_aio.consumer.shards.restarts import RestartPolicy
     from gazette_aio.consumer.stores import (
         CompareAndSetStore,
         JSONFileStore,
@@ -40,18 +56,30 @@ if TYPE_CHECKING:
         SQLStore,
         StoredRecord,
     )
+    from gazette_aio.consumer.stores.recorder import DirectoryRecorder, FileRecorder
 
 __all__ = [
     "Application",
+    "Assignment",
     "BatchConsumer",
     "BeginFinisher",
     "CompareAndSetStore",
     "ConsumerOptions",
     "DeferToNextTransaction",
+    "DirectoryRecorder",
     "EmbeddedStore",
     "EtcdOptions",
     "EtcdStore",
+    "FileRecorder",
+    "GroupKeys",
+    "HintsError",
     "JSONFileStore",
+    "KeyValueStore",
+    "KeyValueStoreError",
+    "LeaseLostError",
+    "MemberID",
+    "MemberLostError",
+    "MemberSession",
     "MemoryDatabase",
     "MemoryStore",
     "MessageProducer",
@@ -59,16 +87,24 @@ __all__ = [
     "Progress",
     "Resolution",
     "Resolver",
+    "ResolverError",
+    "ResolverStoppedError",
+    "RestartPolicy",
     "RocksDBStore",
     "SQLStore",
     "SQLiteStore",
     "SQLiteVFSStore",
     "Service",
     "Shard",
+    "ShardAPI",
+    "ShardFailedError",
     "Store",
     "StoredRecord",
+    "ThreadPublisher",
     "main",
+    "new_key_space",
     "run_consumer",
+    "shard_is_consistent",
 ]
 
 _APPLICATION = "gazette_aio.consumer.application"
@@ -78,15 +114,26 @@ _STORES = "gazette_aio.consumer.stores"
 # Imported at first use: clients of shards need no servers.
 _MODULES = {
     "Application": _APPLICATION,
+    "Assignment": "gazette_aio.consumer.allocator.model",
     "BatchConsumer": _APPLICATION,
     "BeginFinisher": _APPLICATION,
     "CompareAndSetStore": _STORES,
     "ConsumerOptions": f"{_SERVICE}.options",
     "DeferToNextTransaction": _APPLICATION,
+    "DirectoryRecorder": "gazette_aio.consumer.stores.recorder",
     "EmbeddedStore": "gazette_aio.consumer.keyspace.embedded",
     "EtcdOptions": "gazette_aio.consumer.keyspace.etcd.options",
     "EtcdStore": "gazette_aio.consumer.keyspace.etcd.store",
+    "FileRecorder": "gazette_aio.consumer.stores.recorder",
+    "GroupKeys": "gazette_aio.consumer.keyspace.keys",
+    "HintsError": "gazette_aio.consumer.shards.errors",
     "JSONFileStore": _STORES,
+    "KeyValueStore": "gazette_aio.consumer.keyspace.store",
+    "KeyValueStoreError": "gazette_aio.consumer.keyspace.errors",
+    "LeaseLostError": "gazette_aio.consumer.keyspace.errors",
+    "MemberID": "gazette_aio.consumer.allocator.model",
+    "MemberLostError": "gazette_aio.consumer.allocator.allocate",
+    "MemberSession": "gazette_aio.consumer.allocator.session",
     "MemoryDatabase": _STORES,
     "MemoryStore": _STORES,
     "MessageProducer": _APPLICATION,
@@ -94,16 +141,24 @@ _MODULES = {
     "Progress": _APPLICATION,
     "Resolution": "gazette_aio.consumer.shards.resolver",
     "Resolver": "gazette_aio.consumer.shards.resolver",
+    "ResolverError": "gazette_aio.consumer.shards.errors",
+    "ResolverStoppedError": "gazette_aio.consumer.shards.errors",
+    "RestartPolicy": "gazette_aio.consumer.shards.restarts",
     "RocksDBStore": _STORES,
     "SQLStore": _STORES,
     "SQLiteStore": _STORES,
     "SQLiteVFSStore": _STORES,
     "Service": f"{_SERVICE}.service",
     "Shard": _APPLICATION,
+    "ShardAPI": "gazette_aio.consumer.handlers",
+    "ShardFailedError": "gazette_aio.consumer.shards.errors",
     "Store": _APPLICATION,
     "StoredRecord": _STORES,
+    "ThreadPublisher": "gazette_aio.consumer.application.thread_publisher",
     "main": f"{_SERVICE}.process",
+    "new_key_space": "gazette_aio.consumer.allocator.shard_group",
     "run_consumer": f"{_SERVICE}.process",
+    "shard_is_consistent": "gazette_aio.consumer.allocator.shard_group",
 }
 
 
