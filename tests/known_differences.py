@@ -40,7 +40,8 @@ BROKER_TEXTS: dict[str, tuple[str, str]] = {
 
 # Groups of shard_scenarios.json which aren't replayed.
 SHARD_SCENARIO_GROUPS: dict[str, str] = {
-    "gateway": "members serve no JSON gateway",
+    "gateway": "members serve no JSON gateway, which is optional: their port speaks gRPC "
+    "alone, and `gazette-aio shards list` and `stat` print JSON",
 }
 
 # Scenarios of shard_scenarios.json which members of this package answer otherwise: where the first
