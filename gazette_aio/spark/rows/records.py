@@ -78,7 +78,9 @@ class RowLayout:
         self.schema = schema
         fields = list[Any](schema)
         self.mode = options.mode
-        """Treatment of bad records, which can't be rows of nulls if columns are NOT NULL."""
+        """Treatment of bad records: FAILFAST instead of PERMISSIVE unless `allows_nulls`."""
+        self.allows_nulls = True
+        """Whether a bad record can be a row of nulls: no column of its content is NOT NULL."""
         self.required: list[str] = [
             f.name for f in fields if f.name in _OF_UUIDS and not f.nullable
         ]
@@ -101,8 +103,10 @@ class RowLayout:
             name = field.name
             if name == KEY_COLUMN:
                 raise ConfigurationError(f"column {name!r} can't be NOT NULL")
-            if options.mode == "PERMISSIVE" and (name in documents or name in RESERVED):
-                self.mode = "FAILFAST"
+            if name in documents or name in RESERVED:
+                self.allows_nulls = False
+                if options.mode == "PERMISSIVE":
+                    self.mode = "FAILFAST"
             if options.include_acks and name in documents:
                 raise ConfigurationError(
                     f"column {name!r} is NOT NULL, but acknowledgements, which includeAcks=true"
@@ -403,11 +407,11 @@ class RowDecoder:
 
     def _failure(self, error: Exception, begin: int, end: int, kind: str) -> FramingError:
         reason = " ".join(str(error).split())[:_MAX_TEXT]
-        advice = "mode=PERMISSIVE and mode=DROPMALFORMED skip bad records"
-        if self._layout.options.mode == "PERMISSIVE":
+        advice = "mode=PERMISSIVE makes it a row of nulls, mode=DROPMALFORMED drops it"
+        if not self._layout.allows_nulls:
             advice = (
-                "mode=PERMISSIVE makes rows of nulls, but columns are NOT NULL: make them nullable,"
-                " or use mode=DROPMALFORMED"
+                "it can't be a row of nulls, because columns are NOT NULL: read it by"
+                " schema.toNullable() and mode=PERMISSIVE, or drop it by mode=DROPMALFORMED"
             )
         text = (
             f"bad record of journal {self.journal} at bytes [{begin}, {end}): {reason} ({advice})"
