@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -20,8 +22,9 @@ from gazette_aio.spark.options import (
     SourceOptions,
     check_options,
 )
-from gazette_aio.spark.options.table import SINK, SOURCE
+from gazette_aio.spark.options.table import CONNECTION, MESSAGES, SELECTION, SINK, SOURCE
 
+GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
 BASE = {"brokers": "http://localhost:8080", "prefix": "a/"}
 
 
@@ -518,3 +521,19 @@ def test_any_text_is_a_value_or_a_mistake(option: str, text: str) -> None:
 def test_times(text: str, expected: int) -> None:
     given = {"brokers": "http://a:1", "prefix": "a/", "endingTimestamp": text}
     assert SourceOptions.parse(given, streaming=False).ending_timestamp_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("title", "tables"),
+    [
+        ("Connection", [CONNECTION]),
+        ("Source", [SELECTION, MESSAGES, SOURCE]),
+        ("Sink", [SELECTION, MESSAGES, SINK]),
+    ],
+)
+def test_the_guide_has_all_options(title: str, tables: list[dict[str, Any]]) -> None:
+    _, _, section = GUIDE.read_text("utf-8").partition(f"\n*{title}*\n")
+    (table,) = re.findall(r"\A\n((?:\|.*\n)+)", section)
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    assert sorted(named) == sorted({name for each in tables for name in each})
