@@ -89,6 +89,21 @@ async def test_a_changed_journal_keeps_its_revision(
     assert (await rates(gazette_client))["topic/one"] == 4096
 
 
+async def test_an_editor_that_fails_loses_no_text(
+    broker_cli: Any, gazette_client: Any, topic: None, editor: Any
+) -> None:
+    """As of vi's `:cq`, once the text was refused."""
+    env = editor(RATE.format("topic.one", 4096) + ";s/blue/not valid/", "{")  # No script of sed.
+    done = await broker_cli("journals", "edit", "-l", "name=topic/one", env=env)
+
+    assert done.code == 1
+    assert "Editing failed; the text is kept in " in done.err
+    kept = Path(done.err.split()[-1])
+    with kept.open() as file:  # noqa: ASYNC230 - Nothing else runs.
+        assert "max_append_rate: 4096" in file.read()
+    await asyncio.to_thread(kept.unlink)
+
+
 @pytest.mark.parametrize(
     ("change", "note"),
     [

@@ -38,12 +38,19 @@ def edit_specs(
         as_json: Whether to print the result as JSON.
 
     Raises:
-        CommandError: The editor was given up after a failure. The text is kept in a file.
+        CommandError: The editor was given up after a failure, or failed itself then. The text is
+            kept in a file.
+        ClickException: The editor failed at first.
     """
     base = load(text)
     reason = ""
     while True:
-        edited = _edited(text, reason)
+        try:
+            edited = _edited(text, reason)
+        except click.ClickException as error:
+            if not reason:
+                raise
+            raise CommandError(f"{error.message}; the text is kept in {_kept(text)}") from None
         if edited is None and reason:
             raise CommandError(f"nothing was applied, and the text is kept in {_kept(text)}")
         text = text if edited is None else edited
