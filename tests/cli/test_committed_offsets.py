@@ -45,7 +45,10 @@ def numbers(done: Finished) -> list[int]:
 
 
 def to(journal: str) -> Any:
-    return lambda _message: (journal, LINES)
+    def mapping(_message: Any) -> tuple[str, str]:
+        return journal, LINES
+
+    return mapping
 
 
 async def test_each_message_is_delivered_once(gazette_client: Any, topic: None, read: Any) -> None:
@@ -101,6 +104,21 @@ async def test_messages_before_a_time_are_left_out(
     await (await publisher.publish_committed(to("test/a"), {"n": 1}))
 
     assert numbers(await read("test/a", "--from", "2100-01-01T00:00:00Z")) == []
+
+
+async def test_a_time_does_not_go_with_plain_offsets(
+    gazette_client: Any, topic: None, read: Any
+) -> None:
+    publisher = Publisher(gazette_client.appends, json_adapter())
+    await (await publisher.publish_committed(to("test/a"), {"n": 1}))
+    head = (await gazette_client.append("test/a", b"")).commit.end
+    read.path.write_text(offsets := json.dumps({"test/a": head}))
+
+    done = await read("test/a", "--from", "2000-01-01T00:00:00Z")
+
+    assert (done.code, done.out) == (2, b"")
+    assert "--from doesn't go with" in done.err
+    assert read.path.read_text() == offsets
 
 
 async def test_a_signal_saves_offsets(

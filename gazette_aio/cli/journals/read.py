@@ -162,6 +162,10 @@ def _read_committed(
     if path := given["offsets"]:
         text, name = read_text(path)
         begin = committed_read.parse_begin(text, source=name)
+        if begin.start and plan.begin_mod_time:
+            raise click.UsageError(
+                f"--from doesn't go with {name}, which has plain offsets, and --committed"
+            )
 
     async def read_all() -> None:
         async with connection.open(file_root=given["file_root"]) as client:
