@@ -16,14 +16,17 @@ from gazette_aio.cli.journals.read_offsets import first_offset, format_offsets, 
 from gazette_aio.cli.journals.read_outputs import file_name_of
 from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.message import (
+    OUTSIDE_TXN,
     Envelope,
     FixedFraming,
     Flags,
     NDJSONFraming,
     ProducerID,
     Publisher,
+    build_uuid,
     json_adapter,
     modulo_mapping,
+    new_producer_id,
     rendezvous_mapping,
 )
 from gazette_aio.testing import create_journals, journal_spec
@@ -216,6 +219,33 @@ async def test_committed_messages(broker_cli: Any, gazette_client: Any, topic: l
         "end": len(message) + 1,
         "message": json.loads(message),
     }
+
+
+ODD = [
+    rb'"\ud800"',  # Half of a surrogate pair.
+    b'"\xff"',  # No UTF-8.
+    b"NaN",
+    b"9" * 5000,
+    b"1.10",
+]
+"""Values that Python's or msgspec's JSON can't read, or would write in another way."""
+
+
+async def test_committed_messages_of_odd_json_are_printed(
+    broker_cli: Any, gazette_client: Any, topic: list[str]
+) -> None:
+    producer, content = new_producer_id(), b""
+    for number, value in enumerate(ODD, 1):
+        uuid = str(build_uuid(producer, number << 4, OUTSIDE_TXN)).encode()
+        content += b'{"_meta":{"uuid":"%s"},"value":%s}\n' % (uuid, value)
+    await gazette_client.append("test/a", content)
+    pretty = await broker_cli("journals", "read", "test/a", "--committed", "--pretty")
+    placed = await broker_cli("journals", "read", "test/a", "--committed", "--json")
+
+    assert (pretty.code, placed.code) == (0, 0), (pretty.err, placed.err)
+    assert [value for value in ODD if value not in pretty.out] == []
+    starts = [line.split(b'"message":')[1][:1] for line in placed.out.splitlines()]
+    assert starts == [b'"', b'"', b'"', b"{", b"{"]  # The first three are texts.
 
 
 async def test_lines_of_json(broker_cli: Any, filled: dict[str, bytes], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -123,17 +122,28 @@ def compact(envelope: Envelope[bytes]) -> bytes:
 
 
 def indented(envelope: Envelope[bytes]) -> bytes:
-    """Return a message with indents."""
-    return json.dumps(json.loads(compact(envelope)), indent=2, ensure_ascii=False).encode()
+    """Return a message with indents, or as it was published if its JSON is invalid."""
+    message = compact(envelope)
+    try:
+        return msgspec.json.format(message, indent=2)
+    except msgspec.DecodeError:
+        return message
 
 
 def json_line(envelope: Envelope[bytes]) -> bytes:
-    """Return a message with its place, in one line."""
+    """Return a message with its place, in one line. Invalid JSON is a text."""
+    published = compact(envelope)
+    message: msgspec.Raw | str
+    try:
+        # A message of a framing that isn't of lines may have several.
+        message = msgspec.Raw(msgspec.json.format(published, indent=-1))
+        published.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        message = published.decode(errors="replace")
     line = {
         "journal": envelope.journal,
         "begin": envelope.begin,
         "end": envelope.end,
-        # A message of a framing that isn't of lines may have several.
-        "message": msgspec.Raw(msgspec.json.format(compact(envelope), indent=-1)),
+        "message": message,
     }
     return msgspec.json.encode(line)
