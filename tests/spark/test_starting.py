@@ -13,11 +13,14 @@ TOO_SLOW = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python wor
 
 
 class Query:
-    """A query of Spark: it initializes for a while, and then runs or has failed."""
+    """A query of Spark: it initializes for a while, and then runs or fails.
+
+    A failed query tells so before it ends to be active.
+    """
 
     def __init__(self, error: str | None) -> None:
         self.error = error
-        self.looks = 3
+        self.looks = 5
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's name.
@@ -26,7 +29,11 @@ class Query:
     @property
     def status(self) -> dict[str, str]:
         self.looks -= 1
-        return {"message": "Initializing sources" if self.looks > 0 else "Waiting for data"}
+        if self.looks > 2:
+            return {"message": "Initializing sources"}
+        if self.error is None:
+            return {"message": "Waiting for data"}
+        return {"message": f"Terminated with exception: {self.error}"}
 
     def exception(self) -> Exception | None:
         return None if self.error is None else RuntimeError(self.error)
@@ -54,7 +61,7 @@ def test_a_source_too_slow_to_connect_is_started_again(caplog: pytest.LogCapture
     assert [record.name for record in caplog.records] == [
         "gazette_aio.spark.streaming.starting"
     ] * 2
-    assert writer.queries[2].looks <= 0, "it was returned before its sources had begun"
+    assert writer.queries[2].looks <= 2, "it was returned before its sources had begun"
 
 
 @pytest.mark.parametrize("error", [None, "no such journal"])

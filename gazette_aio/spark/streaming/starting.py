@@ -17,6 +17,8 @@ START_SECONDS: Final = 120.0
 
 _NOT_CONNECTED: Final = re.compile("Python worker (failed )?to connect back")
 _POLL_SECONDS: Final = 0.02
+_UNDECIDED: Final = ("Initializing", "Terminated")
+"""Begins of statuses before a query runs, and of a failed query that is active for a moment yet."""
 
 
 def start_query(
@@ -40,7 +42,7 @@ def start_query(
     deadline = time.monotonic() + timeout_seconds
     while True:
         query = writer.start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
+        while query.isActive and query.status["message"].startswith(_UNDECIDED):
             time.sleep(_POLL_SECONDS)
         error = None if query.isActive else query.exception()
         if error is None or not _NOT_CONNECTED.search(str(error)) or time.monotonic() >= deadline:
