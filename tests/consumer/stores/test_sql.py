@@ -385,7 +385,7 @@ def test_tables_of_dialects() -> None:
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     monkeypatch.delitem(sys.modules, "gazette_aio.consumer.stores.sql")
-    with pytest.raises(ImportError, match=r'pip install "gazette-aio\[postgres\]"'):
+    with pytest.raises(ImportError, match=r"pip install 'gazette-aio\[postgres\]'"):
         importlib.import_module("gazette_aio.consumer.stores.sql")
 
 
