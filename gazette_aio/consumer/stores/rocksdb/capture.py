@@ -6,6 +6,8 @@ appended to, or replaced as a whole, and these rules hold:
 * A table (`*.sst`, `*.blob`) is complete before the manifest names it. It, and a log of writes
   (`*.log`), is removed only after the manifest has dropped it.
 * `CURRENT` names the manifest. It's replaced when there's another one.
+* The manifest names a table before RocksDB's own list of live files does. So tables are found by
+  listing the directory.
 
 So files are recorded in an order in which each prefix of the recorded changes is a database: first
 what the manifest may name, then the manifest up to the length that it had before the files were
