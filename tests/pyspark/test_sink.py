@@ -23,9 +23,9 @@ from gazette_aio.spark import start_query
 from gazette_aio.spark.sink.commit_records import CommitKind, decode_line, encode_record
 from gazette_aio.spark.sink.committing import recover_sink
 from tests.pyspark.journals import PROTOBUF, Producer
+from tests.pyspark.limits import DEADLINE_SECONDS, TEST_SECONDS, was_too_slow
 from tests.pyspark.messages import NGramCount
 from tests.pyspark.probes import StumblingSource
-from tests.pyspark.streams import DEADLINE_SECONDS, was_too_slow
 from tests.waiting import eventually
 
 BATCHES = pytest.mark.skipif(
@@ -439,6 +439,7 @@ def test_a_batch_is_run_again_below_a_group_of_jobs(spark, journals, sink, tmp_p
 # A driver of its own, which copies journals
 
 
+@pytest.mark.timeout(2 * TEST_SECONDS)  # Two drivers run, one after the other.
 @BATCHES
 async def test_a_driver_is_killed(broker, spark, tmp_path):
     """It has three queries, each at another point of the protocol. `make soak` has all of them."""

@@ -19,7 +19,8 @@ from gazette_aio.spark.streaming.lag import lag
 from gazette_aio.spark.streaming.reports import JournalProgress
 from gazette_aio.spark.streaming.source import stream_reader
 from tests.pyspark.journals import Producer
-from tests.pyspark.streams import DEADLINE_SECONDS, documents, offsets_of, rows_of, runs, until
+from tests.pyspark.limits import DEADLINE_SECONDS
+from tests.pyspark.streams import documents, offsets_of, rows_of, runs, until
 
 streaming = pytest.importorskip(
     "pyspark.sql.streaming.datasource",
