@@ -142,6 +142,8 @@ class BeginFinisher(Protocol[S_contra]):
     ) -> Awaitable[None] | None:
         """End a transaction that was begun: it started to commit, or has failed.
 
+        After a failure, publishing raises TransactionError, and the hook is cancelled after 30 s.
+
         Args:
             shard: The shard.
             store: Its store.

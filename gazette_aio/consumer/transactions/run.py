@@ -153,6 +153,8 @@ class TransactionRun:
             self._readers.start()
             await self._run()
         except BaseException as error:
+            # The hook, and tasks which wait to publish, would wait until the end of the block.
+            self._block.fail(error)
             if self._is_begun:
                 await finish(self._abandon(error))
             raise

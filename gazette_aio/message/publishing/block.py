@@ -23,6 +23,7 @@ class Block:
     def __init__(self, gate: Gate, backlog: Backlog, transaction: str) -> None:
         self._gate = gate
         self._backlog = backlog
+        self._transaction = transaction
         self._calls = Calls(transaction)
 
     def begin(self) -> None:
@@ -60,6 +61,17 @@ class Block:
     def reopen(self) -> None:
         """Begin the block of the next transaction, within the same task."""
         self._gate.open()
+
+    def fail(self, error: BaseException) -> None:
+        """Have all publishing raise TransactionError from now on, also after the block's end.
+
+        Invariant: the producer of messages in doubt publishes nothing more, which readers could
+        take for the end of these.
+
+        Args:
+            error: Why the transaction failed.
+        """
+        self._gate.fail(f"{self._transaction} has failed: nothing more is published", error)
 
     def end(self) -> None:
         """End the block. It's called within the task that began it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from gazette_aio.protocol.errors import TransactionError
+
 if TYPE_CHECKING:
     from gazette_aio.message.publishing.calls import Calls
 
@@ -21,7 +23,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.turn_bytes: int = _TURN_BYTES
-        """Bytes to publish before the event loop has a turn; none while the gate is closed."""
+        """Bytes to publish before the event loop has a turn; none unless the gate is open."""
         self.calls: Calls | None = None
         """Calls of the transaction which has reserved the gate."""
         self._opened = asyncio.Event()
@@ -30,28 +32,47 @@ class Gate:
         self._resumed.set()
         self._idle = asyncio.Event()
         self._inside = 0
+        self._failure: tuple[str, BaseException] | None = None
 
     async def give_turn(self) -> None:
         """Let other tasks have a turn, such as those which send appends.
 
         Cancellation: safe.
+
+        Raises:
+            TransactionError: A transaction has failed.
         """
+        self.check()
         if self._opened.is_set() and self._resumed.is_set():
             self.turn_bytes = _TURN_BYTES
             await asyncio.sleep(0)
 
     @property
     def is_open(self) -> bool:
-        """Whether no transaction has closed the gate."""
-        return self._opened.is_set()
+        """Whether no transaction has closed the gate, or failed."""
+        return self._opened.is_set() and self._failure is None
+
+    def check(self) -> None:
+        """Raise if a transaction has failed.
+
+        Raises:
+            TransactionError: It has.
+        """
+        if self._failure is not None:
+            text, cause = self._failure
+            raise TransactionError(text) from cause
 
     async def opened(self) -> None:
         """Wait until no transaction has closed the gate.
 
         Cancellation: safe.
+
+        Raises:
+            TransactionError: A transaction has failed.
         """
         while not self._opened.is_set():
             await self._opened.wait()
+        self.check()
 
     def delay(self) -> None:
         """Make publishing wait for messages which were queued before. Idempotent."""
@@ -76,10 +97,15 @@ class Gate:
         """Wait until the gate is open, and no earlier messages are queued.
 
         Cancellation: safe.
+
+        Raises:
+            TransactionError: A transaction has failed.
         """
         while not (self._opened.is_set() and self._resumed.is_set()):
             await self._opened.wait()
+            self.check()
             await self._resumed.wait()
+        self.check()
 
     async def close(self) -> None:
         """Make publishing wait from now on, and wait until no task is inside.
@@ -93,9 +119,22 @@ class Gate:
             await self._idle.wait()
 
     def open(self) -> None:
-        """Let publishing through again. Idempotent."""
-        self.turn_bytes = _TURN_BYTES if self._resumed.is_set() else 0
+        """Let publishing through again, unless a transaction has failed. Idempotent."""
+        may_pass = self._resumed.is_set() and self._failure is None
+        self.turn_bytes = _TURN_BYTES if may_pass else 0
         self._opened.set()
+
+    def fail(self, text: str, cause: BaseException) -> None:
+        """Have publishing raise TransactionError, also what waits, and after `release()`.
+
+        Args:
+            text: Text of the errors.
+            cause: Cause of the errors.
+        """
+        self._failure = text, cause
+        self.turn_bytes = 0
+        self._opened.set()
+        self._resumed.set()
 
     def release(self) -> None:
         """Open the gate, also for a reservation by another transaction. Idempotent."""

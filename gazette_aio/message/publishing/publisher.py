@@ -185,6 +185,7 @@ class Publisher(Generic[T]):
             MappingError: The mapping has no journal for the message.
             UnrecognizedContentTypeError: There's no framing of the journal's content type.
             TypeError: The message isn't of the adapter's type, or the mapping returns no pair.
+            TransactionError: The transaction of a shard has failed, whose publisher this is.
             Exception: Validation or encoding of the message raises it. Nothing is published.
         """
         # Hot: this is `_noted()`.
@@ -267,6 +268,7 @@ class Publisher(Generic[T]):
             DependencyError: Queued messages could not be published. `abandon()` them, or leave the
                 block of the transaction, which fails.
             asyncio.QueueFull: 16 MiB are queued. Nothing is published; await `drain()`.
+            TransactionError: The transaction of a shard has failed, whose publisher this is.
             RuntimeError: No event loop is running.
             Exception: Validation or encoding of the message raises it. Nothing is published.
         """
@@ -279,6 +281,7 @@ class Publisher(Generic[T]):
             route = self._routes.route_to(target, CONTINUE_TXN)
             if self._append_now(route, message, CONTINUE_TXN) is not None:
                 return
+        self._gate.check()
         check_journal(target[0])
         self._backlog.put(self._routes, target, self._split([message]))
 
