@@ -48,7 +48,8 @@ class Application(Protocol[M, S]):
     """Whether the plain hooks of a shard run in a thread of its own; async ones don't.
 
     In a thread, a hook's publisher is a ThreadPublisher, and whatever else belongs to the event
-    loop, such as `shard.appends`, is out of reach. Prefer `consume_batch()`: a change of threads
+    loop, such as `shard.appends`, is out of reach. As in the event loop, hooks see the context
+    variables that earlier ones of the shard have set. Prefer `consume_batch()`: a change of threads
     takes as long as hundreds of messages.
     """
 

@@ -20,6 +20,8 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_UNSET: Final = object()
+
 ABANDON_SECONDS: Final = 30.0
 """Time for which a cancelled caller waits for a running hook."""
 
@@ -53,6 +55,9 @@ class HookThread:
             dropped: Called in the event loop with the result if the caller was cancelled, whenever
                 the hook returns.
 
+        The hook sees the context variables of the caller's task, which takes over those that the
+        hook set: so later hooks see them, as they do without a thread.
+
         Raises:
             RuntimeError: After `aclose()`, or the hook raised StopIteration.
 
@@ -72,7 +77,7 @@ class HookThread:
             )
             self._thread.start()
         try:
-            return await asyncio.shield(future)
+            result: T = await asyncio.shield(future)
         except asyncio.CancelledError:
             if dropped is not None:
                 future.add_done_callback(functools.partial(_drop, dropped))
@@ -80,6 +85,8 @@ class HookThread:
             raise
         finally:
             self._awaited.discard(future)
+        _adopt(context)
+        return result
 
     async def _over(self, future: asyncio.Future[Any]) -> None:
         await asyncio.wait((future,), timeout=self._abandon_seconds)
@@ -103,6 +110,13 @@ class HookThread:
             self._calls.put(None)
         for future in tuple(self._awaited):
             await self._over(future)
+
+
+def _adopt(context: contextvars.Context) -> None:
+    """Set the context variables that were set in a copy of the present context."""
+    for variable, value in context.items():
+        if variable.get(_UNSET) is not value:
+            variable.set(value)
 
 
 def _drop(dropped: Callable[[T], object], future: asyncio.Future[T]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import sys
 import threading
@@ -165,6 +166,36 @@ async def test_plain_hooks_share_a_thread_and_async_ones_stay_in_the_loop():
     assert threads["begin"] is threads["finalize"]
     assert "shard-A" in threads["begin"].name
     assert threads["finished"] is threading.current_thread()
+
+
+@pytest.mark.parametrize("run_in_thread", [False, True])
+async def test_hooks_see_the_context_variables_that_earlier_ones_set(run_in_thread: bool):
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    words = contextvars.ContextVar[str]("words")
+    seen: list[str] = []
+
+    class Setting(Least):
+        def begin_txn(self, shard: Any, store: Any) -> None:
+            seen.append(tenant.get())
+            tenant.set("acme")
+            words.set("to be")
+
+        def finalize_txn(self, shard: Any, store: Any, publisher: Any) -> None:
+            seen.extend((tenant.get(), words.get()))
+            tenant.set("nobody")
+
+        async def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
+            seen.extend((tenant.get(), words.get()))
+
+    application: Any = Setting()
+    application.run_in_thread = run_in_thread
+    hooks = Hooks(application)
+    tenant.set("caller")
+    await hooks.begin_txn(ANY, ANY)
+    await hooks.finalize_txn(ANY, ANY, ANY)
+    await hooks.finished_txn(ANY, ANY, finished_operation())
+    await hooks.aclose()
+    assert seen == ["caller", "acme", "to be", "nobody", "to be"]
 
 
 async def test_a_cancelled_hook_in_a_thread_is_waited_for():
