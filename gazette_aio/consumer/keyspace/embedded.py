@@ -99,7 +99,12 @@ class EmbeddedStore(Owner):
 
     async def __aenter__(self) -> Self:
         if self._directory is not None and self._durable is None:
-            await finish(self._open(self._directory))
+            try:
+                await finish(self._open(self._directory))
+            except asyncio.CancelledError:
+                # The block doesn't begin, whose end would close the files.
+                await self.aclose()
+                raise
         return self
 
     async def _open(self, directory: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.allocator import handover
 from gazette_aio.consumer.allocator.allocate import MemberLostError
 from gazette_aio.consumer.allocator.session import MemberSession
@@ -355,3 +356,37 @@ async def test_a_session_may_be_cancelled_at_every_await():
 
         async with no_leaks():
             assert await cancel_at_every_await(live, check) > 5
+
+
+async def test_a_cancelled_wait_ends_no_other():
+    async with EmbeddedStore() as store, member(store, "aaaa") as session:
+        cancelled, other = (asyncio.create_task(session.wait()) for _ in range(2))
+        await turns()
+        cancelled.cancel()
+        await asyncio.wait((cancelled,))
+        assert cancelled.cancelled()
+        assert not other.done()
+        session.exit_gracefully()
+        assert await other
+
+
+async def test_a_join_that_is_cancelled_again_and_again_leaves_no_transaction_behind():
+    entered, may_go = asyncio.Event(), asyncio.Event()
+
+    class Slow(EmbeddedStore):
+        async def transact(self, *args):
+            entered.set()
+            await finish(may_go.wait())
+            return await super().transact(*args)
+
+    async with Slow() as store:
+        joining = asyncio.create_task(member(store, "aaaa").__aenter__())
+        await entered.wait()
+        for _ in range(3):
+            joining.cancel()
+            await turns()
+            assert not joining.done()
+        may_go.set()
+        await asyncio.wait((joining,))
+        assert joining.cancelled()
+        assert (await store.range("/root/members/")).entries == ()

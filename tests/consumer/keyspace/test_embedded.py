@@ -6,13 +6,18 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from contextlib import aclosing
 
 import pytest
 
+from gazette_aio.consumer.keyspace import embedded
+from gazette_aio.consumer.keyspace.durable import DurableKeys
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import CompactedError, KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import Delete, Put
+from tests.cancellation import cancel_at_every_await, close_at_every_await
+from tests.waiting import eventually
 
 
 async def test_keys_survive_but_those_of_leases_do_not(tmp_path):
@@ -62,17 +67,94 @@ async def test_a_lease_may_expire():
         await store.expire(lease.id)
 
 
-async def test_a_cancelled_transaction_takes_effect_or_not(tmp_path):
+async def test_a_cancelled_transaction_takes_effect_on_the_disk_and_in_memory(
+    tmp_path, monkeypatch
+):
+    entered, leave = threading.Event(), threading.Event()
+
+    class Held(DurableKeys):
+        def commit(self, *args):
+            entered.set()
+            leave.wait()
+            super().commit(*args)
+
+    monkeypatch.setattr(embedded, "DurableKeys", Held)
     async with EmbeddedStore(tmp_path) as store:
-        for turns in range(12):
-            task = asyncio.create_task(store.transact((), [Put("/a", str(turns).encode())]))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait((task,))
-            before = await store.range("/")
-            assert len(before.entries) == (before.header.revision > 1)
-        await store.transact((), [Put("/b", b"")])
+        task = asyncio.create_task(store.transact((), [Put("/a", b"1")]))
+        await eventually(entered.is_set)
+        task.cancel()
+        leave.set()
+        await asyncio.wait((task,))
+        assert task.cancelled()
+        seen = await store.range("/")
+        assert [each.value for each in seen.entries] == [b"1"]
+    async with EmbeddedStore(tmp_path) as store:
+        assert await store.range("/") == seen
+
+
+async def test_an_opening_cancelled_at_every_await_leaves_the_directory_to_others(tmp_path):
+    async def live():
+        async with EmbeddedStore(tmp_path) as store:
+            await store.transact((), [Put("/a", b"")])
+
+    async def check():
+        async with EmbeddedStore(tmp_path):
+            pass
+
+    assert await cancel_at_every_await(live, check) > 2
+
+
+async def test_an_opening_cancelled_while_a_thread_opens_closes_the_file(tmp_path, monkeypatch):
+    entered, leave = threading.Event(), threading.Event()
+    opened = []
+
+    class Held(DurableKeys):
+        def __init__(self, *args):
+            entered.set()
+            leave.wait()
+            super().__init__(*args)
+            opened.append(self)
+
+        def close(self):
+            super().close()
+            opened.remove(self)
+
+    monkeypatch.setattr(embedded, "DurableKeys", Held)
+    task = asyncio.create_task(EmbeddedStore(tmp_path).__aenter__())
+    await eventually(entered.is_set)
+    task.cancel()
+    leave.set()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    assert opened == []
+
+
+async def test_closing_may_be_cancelled_at_every_await(tmp_path):
+    async def opened():
+        store = await EmbeddedStore(tmp_path).__aenter__()
+        await store.transact((), [Put("/a", b"")])
+        return store
+
+    assert await close_at_every_await(opened) > 0
+
+
+async def test_the_end_of_a_lease_may_be_cancelled_at_every_await(tmp_path):
+    async with EmbeddedStore(tmp_path) as store:
+
+        async def live():
+            async with store.lease(9) as lease:
+                await store.transact((), [Put("/a", b"", lease=lease.id)])
+
+        async def expire():
+            async with store.lease(9) as lease:
+                await store.transact((), [Put("/a", b"", lease=lease.id)])
+                await store.expire(lease.id)
+
+        async def check():
+            assert (await store.range("/")).entries == ()
+
+        assert await cancel_at_every_await(live, check) > 1
+        assert await cancel_at_every_await(expire, check) > 2
 
 
 async def test_old_revisions_are_dropped(monkeypatch):
