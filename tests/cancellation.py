@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from anyio import CancelScope
 
 T = TypeVar("T")
+Line: TypeAlias = tuple[str, int]
+"""A file, and the number of a line."""
 
 
 class _Stepped(Generic[T]):
@@ -22,6 +28,7 @@ class _Stepped(Generic[T]):
         self.cancel_at = cancel_at
         self.scope = scope
         self.was_cancelled = False
+        self.lines: list[Line] = []  # At which the coroutine and those it awaits were cancelled.
 
     def __await__(self) -> Generator[Any, Any, T]:
         steps = self.coroutine.__await__()
@@ -35,6 +42,7 @@ class _Stepped(Generic[T]):
             if number == self.cancel_at:
                 # The task has yet to learn what it's suspended on, and cancels that at once.
                 self.was_cancelled = True
+                self.lines = list(_awaiting(self.coroutine))
                 task = asyncio.current_task()
                 assert task is not None
                 task.cancel() if self.scope is None else self.scope.cancel()
@@ -47,8 +55,19 @@ class _Stepped(Generic[T]):
         raise AssertionError("unreachable")
 
 
+def _awaiting(coroutine: Any) -> Generator[Line]:
+    """Yield the lines at which a suspended coroutine, and those it awaits, are."""
+    while inspect.iscoroutine(coroutine):
+        yield coroutine.cr_code.co_filename, coroutine.cr_frame.f_lineno
+        coroutine = coroutine.cr_await
+
+
 async def cancel_at(
-    coroutine: Coroutine[Any, Any, Any], number: int, *, by_scope: bool = False
+    coroutine: Coroutine[Any, Any, Any],
+    number: int,
+    *,
+    by_scope: bool = False,
+    lines: set[Line] | None = None,
 ) -> bool:
     """Run `coroutine` in a task, cancelled at its suspension `number`, counted from zero.
 
@@ -56,6 +75,7 @@ async def cancel_at(
         coroutine: What to run.
         number: The suspension.
         by_scope: Whether a scope of anyio is cancelled, rather than the task.
+        lines: Takes the lines at which it was cancelled.
 
     Returns:
         Whether it has as many suspensions. If not, it came to its end.
@@ -69,6 +89,8 @@ async def cancel_at(
 
     task = asyncio.create_task(run())
     await asyncio.wait((task,))
+    if lines is not None:
+        lines.update(stepped.lines)
     if not task.cancelled():
         # It was done, or had nothing left to do but to return. An error is none of cancellation.
         await task
@@ -94,6 +116,33 @@ async def cancel_at_every_await(
         if not was_cancelled:
             return number
     raise AssertionError("unreachable")
+
+
+def awaits_left(
+    module: ModuleType, lines: Collection[Line], *, without: Collection[str] = ()
+) -> list[str]:
+    """Return the awaits of a module whose lines are none of `lines`.
+
+    Args:
+        module: The module.
+        lines: Lines at which it was cancelled.
+        without: Functions to leave out.
+    """
+    path = str(module.__file__)
+    text = Path(path).read_text()
+    source = text.splitlines()
+    reached = {line for file, line in lines if file == path}
+    left: list[str] = []
+    for function in ast.walk(ast.parse(text)):
+        if not isinstance(function, ast.AsyncFunctionDef) or function.name in without:
+            continue
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
+                continue
+            end = node.end_lineno if isinstance(node, ast.Await) else node.lineno
+            if reached.isdisjoint(range(node.lineno, (end or node.lineno) + 1)):
+                left.append(f"{function.name}: {source[node.lineno - 1].strip()}")
+    return left
 
 
 class Closeable(Protocol):

@@ -143,7 +143,8 @@ class BeginFinisher(Protocol[S_contra]):
     ) -> Awaitable[None] | None:
         """End a transaction that was begun: it started to commit, or has failed.
 
-        After a failure, publishing raises TransactionError, and the hook is cancelled after 30 s.
+        After a failure, publishing raises TransactionError. When the assignment ends, or after a
+        failure, the hook has 30 s before it's cancelled.
 
         Args:
             shard: The shard.

@@ -11,6 +11,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from gazette_aio.aio.contexts import adopt
 from gazette_aio.aio.finish import finish
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_UNSET: Final = object()
 
 ABANDON_SECONDS: Final = 30.0
 """Time for which a cancelled caller waits for a running hook."""
@@ -85,7 +84,7 @@ class HookThread:
             raise
         finally:
             self._awaited.discard(future)
-        _adopt(context)
+        adopt(context)
         return result
 
     async def _over(self, future: asyncio.Future[Any]) -> None:
@@ -110,13 +109,6 @@ class HookThread:
             self._calls.put(None)
         for future in tuple(self._awaited):
             await self._over(future)
-
-
-def _adopt(context: contextvars.Context) -> None:
-    """Set the context variables that were set in a copy of the present context."""
-    for variable, value in context.items():
-        if variable.get(_UNSET) is not value:
-            variable.set(value)
 
 
 def _drop(dropped: Callable[[T], object], future: asyncio.Future[T]) -> None:

@@ -148,13 +148,16 @@ class Hooks:
             await self._call(hook, shard, store)
             begun()
 
-    async def finished_txn(self, shard: Shard, store: Store, commit: OpFuture[None]) -> None:
-        """End a transaction, if the application wants to know.
-
-        Cancellation: aborts — a plain hook in a thread is waited for.
-        """
-        if self._begin_finisher is not None:
-            await self._call(self._begin_finisher.finished_txn, shard, store, commit)
+    def finished_txn(
+        self, shard: Shard, store: Store, commit: OpFuture[None]
+    ) -> Awaitable[object] | None:
+        """End a transaction, if the application wants to know, and return what's to be awaited."""
+        if self._begin_finisher is None:
+            return None
+        hook = self._begin_finisher.finished_txn
+        if self._runs_in_thread(hook):
+            return self._call(hook, shard, store, commit)
+        return hook(shard, store, commit)
 
     async def finalize_txn(self, shard: Shard, store: Store, publisher: Publisher[Any]) -> None:
         """Finish a transaction before it starts to commit, if the application wants to.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gazette_aio.aio.finish import finish
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.application.commit import commit_of
 from gazette_aio.consumer.transactions.channel import End, MessageChannel
 from gazette_aio.consumer.transactions.consuming import DecodingConsumer, consumer_of
 from gazette_aio.consumer.transactions.explain import explained, step
+from gazette_aio.consumer.transactions.finisher import Finisher
 from gazette_aio.consumer.transactions.machine import (
     Begin,
     BeginReplay,
@@ -55,16 +54,11 @@ if TYPE_CHECKING:
     from gazette_aio.message.reading.formats import JournalFormats
     from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
 
-_logger = logging.getLogger(__name__)
-
 SLICE_SECONDS: Final = 0.005
 """Time for which messages are consumed before the event loop has a turn."""
 
 RING_BYTES: Final = 64 << 20
 """Limit of the bytes of pending messages that a shard retains."""
-
-FINISHED_SECONDS: Final = 30.0
-"""Time that `finished_txn()` has after a failure."""
 
 
 def durations_of(spec: ShardSpec) -> Durations:
@@ -136,6 +130,7 @@ class TransactionRun:
             self._readers = SourceReaders(
                 shard.client, offsets, assignment.formats, decoders, self._channel
             )
+        self._finisher = Finisher(hooks, shard, store)
         self._replay: Replay | None = None
         self._commit: OpFuture[None] = finished_operation()
         self._watched: list[OpFuture[Any]] = []
@@ -156,7 +151,9 @@ class TransactionRun:
             # The hook, and tasks which wait to publish, would wait until the end of the block.
             self._block.fail(error)
             if self._is_begun:
-                await finish(self._abandon(error))
+                self._is_begun = False
+                # If it started to commit, it may have succeeded nevertheless.
+                await self._finisher.failed(self._started or finished_operation(error))
             raise
         finally:
             self._block.end()
@@ -265,7 +262,7 @@ class TransactionRun:
         self._is_begun, self._started = False, None
         self._watch((commit, *self._acks.pending))
         with step("app.FinishedTxn"):
-            await self._hooks.finished_txn(self._shard, self._store, commit)
+            await self._finisher.committing(commit)
             await self._block.require_awaited()  # No later transaction may look at its calls.
 
     async def _prepare(self) -> tuple[list[Any], OpFuture[None]]:
@@ -286,23 +283,6 @@ class TransactionRun:
             if commit.done() and (error := commit.exception()) is not None:
                 raise error
         return intents, commit
-
-    async def _abandon(self, error: BaseException) -> None:
-        """Tell the application that the transaction which it began has failed.
-
-        If it started to commit, it may have succeeded nevertheless.
-        """
-        self._is_begun = False
-        commit = self._started or finished_operation(error)
-        try:
-            async with asyncio.timeout(FINISHED_SECONDS):
-                await self._hooks.finished_txn(self._shard, self._store, commit)
-        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - it failed before.
-            _logger.warning(
-                "finished_txn() failed after its transaction: %r",
-                failure,
-                extra={"shard": self._shard.id},
-            )
 
     # The prior transaction.
 

@@ -34,9 +34,11 @@ class ClockLoop(asyncio.SelectorEventLoop):
         await turns()
 
 
-def run_clocked(test: Callable[[ClockLoop], Coroutine[Any, Any, None]]) -> None:
+def run_clocked(
+    test: Callable[[ClockLoop], Coroutine[Any, Any, None]], kind: type[ClockLoop] = ClockLoop
+) -> None:
     """Run a test in a loop of its own."""
-    loop = ClockLoop()
+    loop = kind()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(test(loop))
 

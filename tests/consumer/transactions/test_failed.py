@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gazette_aio.consumer.transactions import run as run_module
+from gazette_aio.consumer.transactions import finisher
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol.errors import DependencyError, TransactionError
 from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
@@ -132,7 +132,7 @@ def test_the_time_of_a_hook_after_a_failure_is_bounded(caplog: pytest.LogCapture
             world.application.finished_txn = finished_txn
             fail_to_consume(world)
             await world.send(world.content.outside())
-            await loop.advance(run_module.FINISHED_SECONDS - 1)
+            await loop.advance(finisher.FINISHED_SECONDS - 1)
             assert not world.task.done()
             await loop.advance(1)
             assert str(await world.failure()) == "runTransactions: app.ConsumeMessage: an error"

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from gazette_aio.consumer.application import Application, BeginFinisher
 from gazette_aio.consumer.application import hooks as hooks_module
 from gazette_aio.consumer.application.hook_thread import HookThread
 from gazette_aio.consumer.application.hooks import Hooks
+from gazette_aio.consumer.transactions.finisher import Finisher
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol.errors import ConfigurationError
 from tests.waiting import eventually, turns
@@ -36,6 +38,7 @@ class Least:
 
 
 ANY: Any = object()
+ANY_SHARD: Any = SimpleNamespace(id="shard-A")
 
 
 async def test_optional_hooks_may_be_left_out():
@@ -47,7 +50,7 @@ async def test_optional_hooks_may_be_left_out():
     assert await hooks.new_store(ANY, None, print) == ("store", ANY, None)
     await hooks.begin_txn(ANY, ANY)
     await hooks.finalize_txn(ANY, ANY, ANY)
-    await hooks.finished_txn(ANY, ANY, finished_operation())
+    assert hooks.finished_txn(ANY, ANY, finished_operation()) is None
     await hooks.aclose()
 
 
@@ -161,7 +164,7 @@ async def test_plain_hooks_share_a_thread_and_async_ones_stay_in_the_loop():
     hooks = Hooks(application, "shard-A")
     await hooks.begin_txn(ANY, ANY)
     await hooks.finalize_txn(ANY, ANY, ANY)
-    await hooks.finished_txn(ANY, ANY, finished_operation())
+    await Finisher(hooks, ANY_SHARD, ANY).committing(finished_operation())
     await hooks.aclose()
     assert threads["begin"] is threads["finalize"]
     assert "shard-A" in threads["begin"].name
@@ -193,7 +196,7 @@ async def test_hooks_see_the_context_variables_that_earlier_ones_set(run_in_thre
     tenant.set("caller")
     await hooks.begin_txn(ANY, ANY)
     await hooks.finalize_txn(ANY, ANY, ANY)
-    await hooks.finished_txn(ANY, ANY, finished_operation())
+    await Finisher(hooks, ANY_SHARD, ANY).committing(finished_operation())
     await hooks.aclose()
     assert seen == ["caller", "acme", "to be", "nobody", "to be"]
 
