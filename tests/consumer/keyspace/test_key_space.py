@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import KeySpaceError, StoreUnavailableError
 from gazette_aio.consumer.keyspace.key_space import KeySpace
 from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.keyspace.store import Deleted, StoreHeader, WatchResponse
 from gazette_aio.protocol.errors import ValidationError
+from tests.waiting import turns
 
 
 def decode(raw):
@@ -252,3 +254,29 @@ async def test_a_compaction_between_two_pages_begins_again(monkeypatch):
             waiting.cancel()
             assert not task.done()
         assert values(space) == {"/r/one": 3, "/r/two": 2}
+
+
+async def test_a_watch_that_is_cancelled_again_and_again_leaves_nothing_behind():
+    watching, may_end = asyncio.Event(), asyncio.Event()
+
+    class Slow(EmbeddedStore):
+        async def watch(self, *args):
+            try:
+                watching.set()
+                async for response in super().watch(*args):
+                    yield response
+            finally:
+                await finish(may_end.wait())
+
+    async with Slow() as store:
+        space = KeySpace(store, "/r/", decode, apply_delay_seconds=0)
+        await space.load()
+        task = asyncio.create_task(space.watch())
+        await watching.wait()
+        for _ in range(3):
+            task.cancel()
+            await turns()
+            assert not task.done(), "it left although the store's watch goes on"
+        may_end.set()
+        await asyncio.wait((task,))
+        assert task.cancelled()

@@ -31,6 +31,7 @@ from gazette_aio.consumer.service.signals import StopSignals
 from gazette_aio.logs import configure_logs
 from gazette_aio.serving.tls import read_tls
 from gazette_aio.testing import no_leaks
+from tests.cancellation import cancel_at
 from tests.consumer.service.applications import Summing
 from tests.waiting import eventually, turns
 
@@ -79,6 +80,22 @@ async def test_diagnostics(is_ready: bool) -> None:
             assert response.status == (200 if is_ready else 503)
         async with session.get(f"http://127.0.0.1:{port}/debug/metrics") as response:
             assert (await response.read(), response.content_type) == (b"one 1\n", "text/plain")
+
+
+async def test_the_end_of_diagnostics_may_be_cancelled_at_every_await() -> None:
+    number, was_cancelled = 0, True
+    while was_cancelled:
+        diagnostics = Diagnostics(lambda: True, None)
+        port = await diagnostics.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /debug/ready HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert await reader.readuntil(b"ready\n")
+        was_cancelled = await cancel_at(diagnostics.aclose(), number)
+        assert await reader.read() == b""
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        number += 1
 
 
 async def test_metrics_that_are_missing_say_so() -> None:

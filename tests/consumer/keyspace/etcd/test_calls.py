@@ -20,7 +20,7 @@ from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.testing.fault_proxy import FaultProxy
 from gazette_aio.testing.leaks import no_leaks
 from gazette_aio.testing.ports import free_port
-from tests.cancellation import cancel_at_every_await, close_at_every_await
+from tests.cancellation import cancel_at, cancel_at_every_await, close_at_every_await
 from tests.consumer.keyspace.etcd.stub import HEADER, StubEtcd
 from tests.waiting import eventually, turns
 
@@ -247,9 +247,17 @@ async def test_every_await_may_be_cancelled(etcd, caplog):
 
 async def test_closing_may_be_cancelled_at_every_await(etcd):
     async def opened():
-        store = await client(etcd.endpoint).__aenter__()
+        store = await client(etcd.endpoint, sync_seconds=60).__aenter__()
         await store.range("/")
         return store
 
     async with no_leaks():
         await close_at_every_await(opened)
+    number, was_cancelled = 0, True
+    while was_cancelled:
+        store = await opened()
+        async with no_leaks():
+            was_cancelled = await cancel_at(store.aclose(), number)
+            with pytest.raises(KeyValueStoreError, match="is closed"):
+                await store.range("/")
+        number += 1

@@ -7,17 +7,19 @@ import logging
 import threading
 import time
 
+import grpc
 import pytest
 
 from gazette_aio.consumer.keyspace.errors import StoreUnavailableError
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
+from gazette_aio.consumer.keyspace.etcd.lease import EtcdLease, LeaseKeeper
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.testing.fault_proxy import FaultProxy
 from gazette_aio.testing.leaks import no_leaks
 from tests.cancellation import cancel_at_every_await
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 TTL = 2  # The least that Etcd grants by default.
 
@@ -147,3 +149,33 @@ async def test_the_end_of_a_lease_may_be_cancelled_at_every_await(etcd):
 
         async with no_leaks():
             assert await cancel_at_every_await(hold, check) >= 3
+
+
+async def test_the_end_of_a_keeper_outlives_cancellations():
+    entered, leave = threading.Event(), threading.Event()
+
+    def dial(endpoint):
+        entered.set()
+        leave.wait()
+        return grpc.insecure_channel(endpoint)
+
+    lease = EtcdLease(7, 1, 1)
+    keeper = LeaseKeeper(
+        lease,
+        time.monotonic(),
+        dial=dial,
+        endpoints=lambda: ("127.0.0.1:1",),
+        options=EtcdOptions(),
+    )
+    keeper.start()
+    await eventually(entered.is_set)
+    stopping = asyncio.create_task(keeper.stop())
+    for _ in range(3):
+        await turns()
+        stopping.cancel()
+        await turns()
+        assert not stopping.done(), "it left although its thread runs"
+    leave.set()
+    await asyncio.wait((stopping,))
+    assert stopping.cancelled()
+    assert keepers() == []
