@@ -390,7 +390,7 @@ class Service(Owner):
             async with parts.peers, parts.session:
                 return await self._serve_shards(parts, started)
         finally:
-            await finish(server.stop(0))
+            await server.stop(0)
 
     async def _serve_shards(self, parts: Parts, started: asyncio.Future[None]) -> bool:
         view = MemberView(parts.session.group, parts.local_shards)
@@ -412,7 +412,7 @@ class Service(Owner):
                     self.metrics.remove(view)
                 await finish(self._work.aclose())
                 # RPCs in progress may wait for revisions, which the session still follows.
-                await finish(parts.server.stop(self.options.stop_timeout))
+                await parts.server.stop(self.options.stop_timeout)
         if failure is not None:
             raise failure
         return handed_over
@@ -430,6 +430,8 @@ class Service(Owner):
         ending = asyncio.ensure_future(parts.session.wait())
         stopped = asyncio.ensure_future(self._stop.wait())
         waits = (ending, stopped)
+        for wait in waits:
+            wait.add_done_callback(_retrieve)
         try:
             await asyncio.wait((*waits, *failures), return_when=asyncio.FIRST_COMPLETED)
             for failure in failures:
@@ -438,10 +440,7 @@ class Service(Owner):
             return await ending if ending.done() else False
         finally:
             for wait in waits:
-                wait.cancel()
-            await finish(asyncio.wait(waits))
-            for wait in waits:
-                _retrieve(wait)
+                wait.cancel()  # They end in the next turn.
 
     async def _init_application(self) -> None:
         init: Callable[[Service], Awaitable[None] | None] | None = getattr(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -133,6 +134,44 @@ async def test_the_end_of_a_member_cancelled_at_each_await(harness: ConsumerHarn
         assert ended == [True]
 
     assert await close_at_every_await(opened, check) >= 1
+
+
+async def test_the_task_of_a_member_cancelled_again_and_again_ends_it_whole(
+    harness: ConsumerHarness,
+) -> None:
+    """As libraries do that cancel all tasks of an event loop."""
+    may_end = asyncio.Event()
+
+    class Working(Summing):
+        async def work(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+
+        def init_application(self, service: Service) -> None:
+            service.spawn(self.work())
+
+    async with service_of(harness):
+        pass  # What takes time at first is over.
+    async with no_leaks():
+        service = service_of(harness, Working())
+        await service.start()
+        address = urlsplit(service.endpoint)
+        name = f"gazette member {service.process_id.suffix}"
+        (runner,) = (each for each in asyncio.all_tasks() if each.get_name() == name)
+        for _ in range(3):
+            runner.cancel()
+            # Longer than it takes a member to end.
+            done, _ = await asyncio.wait((runner,), timeout=0.3)
+            assert not done, "it left although a task of the member goes on"
+        may_end.set()
+        await asyncio.wait((runner,))
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(address.hostname, address.port)
+        with pytest.raises(RuntimeError, match="was closed"):
+            await service.wait()
+        await service.aclose()
 
 
 async def test_the_start_of_a_member_cancelled_at_each_await(harness: ConsumerHarness) -> None:
