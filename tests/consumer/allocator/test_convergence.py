@@ -71,6 +71,15 @@ def test_removals_are_bounded_by_consistent_replicas(replication, ready, gone):
         assert not any(isinstance(x, Delete) for each in found for x in each.operations)
 
 
+def test_the_most_loaded_replicas_go_first():
+    """As far as one that's consistent is left."""
+    [checkpoint] = steps(FIVE, 1, of_five(2, 4), [])
+    deleted = [KEYS.parse(each.key) for each in checkpoint.operations if isinstance(each, Delete)]
+    assert [each.suffix for each in deleted] == ["m1", "m2", "m3", "m4"]
+    put = checkpoint.operations[-1]
+    assert KEYS.parse(put.key) == KEYS.parse(KEYS.assignment("it", "z", "m4", 0))  # Promoted.
+
+
 def test_a_removal_compares_the_item_once_and_each_assignment():
     [checkpoint] = steps(
         [member("a", 1), member("b", 1)], 0, [held("it", "a", 0), held("it", "b", 1)], []

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import replace
+from collections import Counter
 
 import pytest
 
-from gazette_aio.consumer.allocator.batches import pack
-from gazette_aio.consumer.allocator.convergence import Convergence
-from gazette_aio.consumer.allocator.model import (
-    Allocation,
-    Assignment,
-    Item,
-    Member,
-    MemberID,
-    change_summary,
-)
+from gazette_aio.consumer.allocator.model import Allocation, Item, Member, MemberID, change_summary
 from gazette_aio.consumer.allocator.solver import Problem, solve
-from gazette_aio.consumer.keyspace.keys import GroupKeys
-from gazette_aio.consumer.keyspace.operations import Delete, Put
 from tests import golden
-
-KEYS = GroupKeys("/consumers")
-LEASE = 7
+from tests.consumer.allocator.settling import (
+    KEYS,
+    LEASE,
+    assignment,
+    converge,
+    pairs,
+    properties,
+)
 
 
 @pytest.fixture(params=range(50))
@@ -52,77 +45,6 @@ def group(problem):
         for each in problem["items"]
     ]
     return Allocation.of(members, items, (assignment(*parts) for parts in problem["assignments"]))
-
-
-def assignment(item, zone, suffix, slot, is_consistent):
-    value = b"consistent" if is_consistent else b""
-    key = KEYS.assignment(item, zone, suffix, slot)
-    return Assignment(item, MemberID(zone, suffix), slot, key, value, is_consistent, 1, 1, LEASE)
-
-
-def consistent(assignment, _):
-    return assignment.decoded
-
-
-def converge(allocation, desired, *, become_consistent):
-    """Take steps until nothing changes; return the allocation, and how many steps that took."""
-    for number in range(20):
-        convergence = Convergence(allocation, desired, keys=KEYS, is_consistent=consistent)
-        before = {each.key: each for held in allocation.assignments.values() for each in held}
-        after = dict(before)
-        for transaction in pack(convergence.checkpoints()):
-            assert len(transaction.compares) <= 128
-            assert len(transaction.operations) <= 128
-            for operation in transaction.operations:
-                match operation:
-                    case Delete(key):
-                        del after[key]
-                    case Put(key, value, lease):
-                        assert lease == LEASE
-                        assert key not in after
-                        parsed = KEYS.parse(key)
-                        after[key] = assignment(
-                            parsed.item, parsed.zone, parsed.suffix, parsed.slot, bool(value)
-                        )
-        if after == before:
-            return allocation, number
-        check_step(allocation, after.values())
-        if become_consistent:
-            after = {
-                key: replace(each, value=b"consistent", decoded=True) for key, each in after.items()
-            }
-        allocation = Allocation.of(
-            allocation.members.values(), allocation.items.values(), after.values()
-        )
-    pytest.fail("it doesn't come to rest")
-
-
-def check_step(allocation, after):
-    """No member has more than its limit by a step, and no item loses consistent replicas."""
-    held = Counter(each.member for each in after if each.item in allocation.items)
-    for member, count in held.items():
-        assert count <= max(allocation.limits.get(member, 0), allocation.totals[member])
-    ready = Counter(each.item for each in after if each.decoded)
-    for item, assignments in allocation.assignments.items():
-        if item in allocation.items:
-            was_ready = sum(each.decoded for each in assignments)
-            assert ready[item] >= min(was_ready, allocation.items[item].replication)
-
-
-def properties(pairs):
-    zones = defaultdict(set)
-    for item, member in pairs:
-        zones[item].add(member.zone)
-    return {
-        "total": len(pairs),
-        "replicas_of_item": dict(Counter(item for item, _ in pairs)),
-        "items_of_member": dict(Counter("#".join(member) for _, member in pairs)),
-        "zones_of_item": {item: len(of_item) for item, of_item in zones.items()},
-    }
-
-
-def pairs(allocation):
-    return [(each.item, each.member) for held in allocation.assignments.values() for each in held]
 
 
 def test_what_follows_from_a_group(problem):
