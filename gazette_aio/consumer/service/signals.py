@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from anyio import CancelScope, open_signal_receiver
 
-from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Scope
 from gazette_aio.aio.task import OwnedTask
 
@@ -47,7 +46,7 @@ class StopSignals(Scope):
 
     async def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002 - Of the block.
         try:
-            await finish(self._watching.aclose())
+            await self._watching.aclose()
         finally:
             self._handlers.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import grpc
 import grpc.aio
 import pytest
@@ -360,6 +361,34 @@ async def test_a_lost_key_ends_the_member(harness: ConsumerHarness) -> None:
     await harness.store.transact([], [Delete(local.key)])
     with pytest.raises(pb.GazetteError, match="member key not found in Etcd"):
         await member.wait()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_task_group_runs_a_member(harness: ConsumerHarness, is_lost: bool) -> None:
+    options = ConsumerOptions(prefix="/group.test", bind="127.0.0.1", host="127.0.0.1")
+    member = Service(Summing(), harness.store, harness.client, options)
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            member.queue_tasks(group)
+            await eventually(lambda: member.is_ready)
+            if not is_lost:
+                member.exit_gracefully()
+                return
+            local = member.session.group.local_member
+            assert local is not None
+            await harness.store.transact([], [Delete(local.key)])
+            await anyio.sleep_forever()
+
+    async with no_leaks():
+        if not is_lost:
+            await run()
+        else:
+            with pytest.raises(ExceptionGroup) as raised:
+                await run()
+            [error] = raised.value.exceptions
+            assert str(error) == "member key not found in Etcd"
+    assert member.stopping.is_set()
 
 
 async def test_recovered_bytes_are_a_metric(harness: ConsumerHarness, tmp_path: Path) -> None:
