@@ -8,6 +8,7 @@ _MODULES = (
     "read_committed",
     "consumer",
     "consumer_idle",
+    "consumer_allocation",
     "arrow",
     "publish",
     "reads",

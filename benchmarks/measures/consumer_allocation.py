@@ -1,0 +1,60 @@
+"""Allocation of a large group of consumers, by the solver of its leader."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from anyio.to_process import run_sync
+
+from benchmarks.harness import Subject, constant, measure
+from gazette_aio.consumer.allocator.model import Allocation, Item, Member, MemberID
+from gazette_aio.consumer.allocator.solver import Problem, desired, solve_packed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+SHARDS = 10_000
+MEMBERS = 100
+REPLICAS = 3
+ZONES = 3
+ALLOWED_SECONDS = 2.0
+
+
+def group(shards: int) -> Allocation:
+    """Return a group without assignments, whose members have half as many slots to spare."""
+    limit = shards * REPLICAS * 3 // (2 * MEMBERS) + 1
+    return Allocation.of(
+        [
+            Member(MemberID(f"zone-{number % ZONES}", f"member-{number:03}"), limit)
+            for number in range(MEMBERS)
+        ],
+        [Item(f"shard-{number:05}", REPLICAS) for number in range(shards)],
+    )
+
+
+async def solve(shards: int) -> int:
+    """Solve a group as its leader does, in a process, and return the number of replicas."""
+    problem = Problem.of(group(shards))
+    return len(desired(problem, await run_sync(solve_packed, problem)))
+
+
+@measure(
+    "consumer.allocation",
+    goal=1.0,
+    unit="s",
+    better="less",
+    about="solving which of 100 members hold 10,000 shards of three replicas, by a worker process "
+    "that runs already, against 2 s",
+)
+async def setup() -> AsyncGenerator[Subject]:
+    await solve(1)
+
+    async def figure() -> float:
+        begun = time.perf_counter()
+        count = await solve(SHARDS)
+        elapsed = time.perf_counter() - begun
+        assert count == SHARDS * REPLICAS, count
+        return elapsed
+
+    yield Subject(figure, constant(ALLOWED_SECONDS))
