@@ -1,6 +1,6 @@
 """Kill, stop and pause members, Etcd and the broker under a consumer: each message counts once.
 
-Connections to the database are cut, too.
+Connections to the database are cut, too. Etcd is killed only if it's newer than that of the wheel.
 
 Three members share shards whose state is in files that recovery logs record, or in PostgreSQL.
 Messages are published in transactions all the time. Invariants:
@@ -45,7 +45,7 @@ from gazette_aio.consumer.api import (
 )
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
-from gazette_aio.testing.etcd_process import EtcdProcess
+from gazette_aio.testing.etcd_process import EtcdProcess, survives_kills
 from gazette_aio.testing.ports import free_port
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ class Faults:
         self._broker = broker
         self._database = database
         self._rng = rng
+        self._kills_etcd = survives_kills()
 
     async def one(self) -> str:
         """Make one fault, wait until it's over, and return what it was."""
@@ -203,6 +204,8 @@ class Faults:
             self._kill, self._kill, self._terminate, self._pause, self._stop_etcd,
             self._pause_etcd, self._restart_broker,
         ]  # fmt: skip
+        if self._kills_etcd:
+            kinds.append(self._kill_etcd)
         if self._database:
             kinds += [self._cut_connections] * 2
         return await self._rng.choice(kinds)()
@@ -245,6 +248,12 @@ class Faults:
         await asyncio.sleep(self._rng.uniform(0, LEASE_SECONDS))
         await asyncio.to_thread(self._etcd.start)
         return "restarted Etcd"
+
+    async def _kill_etcd(self) -> str:
+        await asyncio.to_thread(self._etcd.kill)
+        await asyncio.sleep(self._rng.uniform(0, LEASE_SECONDS))
+        await asyncio.to_thread(self._etcd.start)
+        return "killed Etcd, and started it again"
 
     async def _pause_etcd(self) -> str:
         seconds = self._rng.uniform(0.1, 1.5 * LEASE_SECONDS)
