@@ -16,13 +16,12 @@ from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.batch import Batch, Chain
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES
-from gazette_aio.client.appends.futures import parked
+from gazette_aio.client.appends.journal_errors import failed_dependency
 from gazette_aio.client.appends.once import set_commit
 from gazette_aio.client.appends.spool import Spool
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.retry import Operation
-from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,7 +188,7 @@ class JournalAppends:
             response: pb.AppendResponse | None = None
             error: Exception | None = batch.doom or self._errors.of(self.journal)
             if error is None:
-                error = await self._await_dependencies(batch)
+                error = await failed_dependency(batch.dependencies)
             if batch is self.chain.open:
                 # Invariant: nobody writes to a batch that is being sent.
                 await self.lock.acquire()
@@ -219,22 +218,6 @@ class JournalAppends:
                 set_commit(span, response.commit)
             span.end(error)
         self.chain.complete(response, error)
-
-    async def _await_dependencies(self, batch: Batch) -> pb.DependencyError | None:
-        for dependency in batch.dependencies:
-            if not dependency.done():
-                await parked(dependency)
-            cause: BaseException | None
-            if dependency.cancelled():
-                cause = asyncio.CancelledError("it was cancelled")
-            else:
-                cause = dependency.exception()
-            if cause is not None:
-                text = text_without_endpoint(cause)
-                error = pb.DependencyError(f"dependency failed: {text}")
-                error.__cause__ = cause
-                return error
-        return None
 
     async def _append(self, batch: Batch) -> pb.AppendResponse:
         request = batch.request

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
+from gazette_aio.client.appends.futures import (
+    AsyncOperation,
+    OpFuture,
+    finished_operation,
+    parked,
+)
+from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _logger = logging.getLogger(__name__)
 
@@ -85,3 +92,25 @@ class JournalErrors:
 
     def __len__(self) -> int:
         return len(self._failed)
+
+
+async def failed_dependency(
+    dependencies: Iterable[asyncio.Future[Any]],
+) -> pb.DependencyError | None:
+    """Wait for the dependencies of an append. Return the error of the first that fails, or None.
+
+    Cancellation: safe.
+    """
+    for dependency in dependencies:
+        if not dependency.done():
+            await parked(dependency)
+        cause: BaseException | None
+        if dependency.cancelled():
+            cause = asyncio.CancelledError("it was cancelled")
+        else:
+            cause = dependency.exception()
+        if cause is not None:
+            error = pb.DependencyError(f"dependency failed: {text_without_endpoint(cause)}")
+            error.__cause__ = cause
+            return error
+    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from gazette_aio.consumer import Application
 from gazette_aio.consumer.api import fetch_hints
 from gazette_aio.consumer.recoverylog import Author, Player, Recorder
 from gazette_aio.consumer.stores import JSONFileStore, RocksDBStore, SQLiteStore, SQLiteVFSStore
+from gazette_aio.consumer.stores.rocksdb.store import FLUSHED_LOG_BYTES
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.consumer import Checkpoint
@@ -169,6 +172,42 @@ async def test_a_state_moves_by_its_log(client: JournalClient, tmp_path: Path, k
     for each in (former, owner, third):
         await each.destroy()
         assert not each.store.directory.exists()
+
+
+async def test_a_commit_begins_while_tables_are_recorded_for_hints(
+    client: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recording them takes a while, in a thread, and is one append."""
+    log, shard, kind = "recovery/a-shard", StubShard("a-shard"), KINDS["rocksdb"]
+    await create_log(client, log)
+    owner = await take_over(client, log, tmp_path / "one", kind)
+    await owner.restore_checkpoint(shard)
+    kind.put(owner.store, "one", "1" * FLUSHED_LOG_BYTES)
+    await owner.start_commit(shard, checkpoint_at(1), ())
+    create, begun, may_end = owner.recorder.record_create, threading.Event(), threading.Event()
+
+    def create_slowly(path: str) -> int:
+        if path.endswith(".sst"):
+            begun.set()
+            may_end.wait()
+        return create(path)
+
+    monkeypatch.setattr(owner.recorder, "record_create", create_slowly)
+    hints = asyncio.create_task(owner.recorder.build_hints())
+    await asyncio.to_thread(begun.wait)
+    kind.put(owner.store, "two", "2")
+    published = AsyncOperation()
+    try:
+        commit = owner.start_commit(shard, checkpoint_at(2), [published])
+    finally:
+        may_end.set()
+    published.resolve()
+    await commit
+    successor = await take_over(client, log, tmp_path / "two", kind, await hints)
+    assert await successor.restore_checkpoint(shard) == checkpoint_at(2)
+    assert kind.get(successor.store, "two") == "2"
+    for each in (owner, successor):
+        await each.destroy()
 
 
 async def test_no_part_of_a_transaction_is_recorded(

@@ -13,6 +13,7 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
+from gazette_aio.client.appends.journal_errors import failed_dependency
 from gazette_aio.consumer.recoverylog.recording.backlog import Backlog, Spilled, joined
 
 if TYPE_CHECKING:
@@ -262,6 +263,8 @@ class RecorderAppends(Owner):
         if self._held is None:
             append = await self._service.start_append(self._request, piece.wait_for)
             self._held = append, piece.position
+        elif (failed := await failed_dependency(piece.wait_for)) is not None:
+            raise failed
         append, position = self._held
         if piece.spilled is not None:
             async with contextlib.aclosing(self._backlog.chunks(piece.spilled)) as read:

@@ -81,6 +81,9 @@ class Recorder(RecordedFiles, Owner):
         self._atomic_blocks: list[object] = []
         """The task, or the thread without one, of each open atomic block."""
         self._deferred: list[Barrier] = []
+        """Barriers that were made within atomic blocks, and are part of their append."""
+        self._deferred_for: list[asyncio.Future[Any]] = []
+        """What these barriers wait for."""
         self._has_open_append = False
         self._error: Exception | None = None
         request = pb.AppendRequest(journal=log)
@@ -328,8 +331,7 @@ class Recorder(RecordedFiles, Owner):
                 if self._error is not None:
                     self._drop()
                 elif not self._atomic_blocks and (self._deferred or self._has_open_append):
-                    barriers, self._deferred = tuple(self._deferred), []
-                    self._hand_over(barriers)
+                    self._hand_over(*self._take_deferred())
                 elif self._encoder.pending_bytes >= HAND_OVER_BYTES:
                     self._hand_over()
 
@@ -343,11 +345,12 @@ class Recorder(RecordedFiles, Owner):
         Args:
             wait_for: Futures of the event loop. Nothing that is recorded after this call is
                 committed before all of them succeed. If one fails, the barrier and all later ones
-                fail with DependencyError.
+                fail with DependencyError. If others are within an `atomic()` block, all of the
+                block waits.
 
         Raises:
             TypeError: `wait_for` has something else than futures.
-            RuntimeError: `wait_for` isn't empty within an `atomic()` block.
+            RuntimeError: `wait_for` isn't empty within an `atomic()` block of one's own.
         """
         wait_for = tuple(wait_for)
         if not all(map(asyncio.isfuture, wait_for)):
@@ -357,10 +360,11 @@ class Recorder(RecordedFiles, Owner):
             if self._error is not None:
                 barrier.fail(errors.later_error(self.log, self._error))
             elif self._atomic_blocks:
-                if wait_for:
+                if wait_for and current_caller() in self._atomic_blocks:
                     raise RuntimeError("a barrier within atomic() can't wait for futures")
                 barrier = Barrier(self._check_outside)
                 self._deferred.append(barrier)
+                self._deferred_for += wait_for
             else:
                 if wait_for and self._encoder.pending_bytes:
                     # What is recorded already has nothing to wait for.
@@ -459,10 +463,17 @@ class Recorder(RecordedFiles, Owner):
         assert self._error is not None
         self._encoder.take()
         if self._has_open_append or self._deferred:
-            barriers, self._deferred = tuple(self._deferred), []
+            barriers, _ = self._take_deferred()
             self._has_open_append = False
             error = errors.later_error(self.log, self._error)
             self._appends.put(Piece(self._handed_over, [], barriers, error=error))
+
+    def _take_deferred(self) -> tuple[tuple[Barrier, ...], tuple[asyncio.Future[Any], ...]]:
+        """Return barriers of atomic blocks, and what they wait for. The lock is held."""
+        barriers, wait_for = tuple(self._deferred), tuple(self._deferred_for)
+        self._deferred.clear()
+        self._deferred_for.clear()
+        return barriers, wait_for
 
     def _hand_over(
         self,

@@ -305,6 +305,8 @@ async def test_waiting_within_an_atomic_block(client: JournalClient):
                 await barrier
             with pytest.raises(RuntimeError, match="end of the atomic"):
                 await recorder.build_hints()
+            with pytest.raises(RuntimeError, match="can't wait for futures"):
+                recorder.barrier([barrier])
             other = asyncio.create_task(wait())
             await asyncio.sleep(0)
             assert not other.done()
@@ -351,6 +353,53 @@ async def test_a_barrier_waits_for_futures(client: JournalClient):
         assert (await play(client)).files == {"/before": b"", "/after": b""}
         with pytest.raises(TypeError, match="expected futures"):
             recorder.barrier([object()])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("size", [1, 3 * HAND_OVER_BYTES])
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_a_barrier_waits_for_futures_amid_a_block_of_another_thread(
+    client: JournalClient, size: int, *, succeeds: bool
+):
+    """What the block records after it waits, too, and so all of the block does."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def block() -> None:
+        with recorder.atomic():
+            fnode = recorder.record_create("/strip/before")
+            recorder.record_write_at(fnode, bytes(size), 0)
+            begun.set()
+            may_end.wait()
+            recorder.record_create("/strip/within")
+
+    recorder = await open_recorder(client)
+    thread = asyncio.create_task(asyncio.to_thread(block))
+    await asyncio.to_thread(begun.wait)
+    dependency: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    try:
+        barrier = recorder.barrier([dependency])
+    finally:
+        may_end.set()
+        await thread
+    recorder.record_create("/strip/after")
+    later = recorder.barrier()
+    for _ in range(10):
+        await client.append(OTHER_LOG, b"content")
+    assert (await play(client)).files == {}
+    assert not barrier.done()
+    if succeeds:
+        dependency.set_result(None)
+        await later
+        assert barrier.done()
+        files = {"/before": bytes(size), "/within": b"", "/after": b""}
+        assert (await play(client)).files == files
+    else:
+        dependency.set_exception(KeyError("lost"))
+        with pytest.raises(pb.DependencyError, match="dependency failed: 'lost'"):
+            await barrier
+        with pytest.raises((RecorderError, pb.DependencyError)):
+            await later
+        assert (await play(client)).files == {}
+    await close(recorder)
 
 
 async def test_a_failed_dependency(client: JournalClient):
