@@ -409,8 +409,9 @@ class Playback:
         if outcome is Outcome.APPLIED:
             self._last_author = op.author
             self._seen[op.author] = op.seq_no
-            self._reenact(op)
-            for fnode in self.fsm.take_forgotten():
+            forgotten = self.fsm.take_forgotten()
+            self._reenact(op, forgotten)
+            for fnode in forgotten:
                 self._files.remove(fnode)
         elif outcome is Outcome.FNODE_NOT_TRACKED:
             self._last_author = op.author
@@ -418,8 +419,10 @@ class Playback:
         else:
             self._check_passed_over(op, outcome)
 
-    def _reenact(self, op: Any) -> None:
+    def _reenact(self, op: Any, forgotten: list[int]) -> None:
         if op.HasField("write"):
+            if op.write.fnode in forgotten:
+                return
             self._target = op.write.fnode
             self._target_offset, self._target_length = op.write.offset, op.write.length
             self._expected_checksum, self._checksum = op.content_checksum, 0
@@ -427,7 +430,7 @@ class Playback:
             check_path(op.create.path)
             self._files.create(op.seq_no)
         elif op.HasField("unlink"):
-            if op.unlink.fnode not in self.fsm.live_nodes:
+            if op.unlink.fnode not in self.fsm.live_nodes and op.unlink.fnode not in forgotten:
                 self._files.remove(op.unlink.fnode)
         elif op.HasField("link"):
             check_path(op.link.path)

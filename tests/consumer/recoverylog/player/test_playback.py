@@ -120,6 +120,40 @@ def test_a_staged_file_that_is_missing(files: StagedFiles, directory: Path) -> N
         playback.play(playback.offset, [writer.unlink("/a")])
 
 
+@pytest.mark.parametrize("kind", ["create", "link", "unlink", "write"])
+def test_hints_that_end_at_a_file_they_do_not_name(
+    files: StagedFiles, directory: Path, kind: str
+) -> None:
+    """Recorders make no such hints. The gap after them ends the file."""
+    writer = LogWriter()
+    writer.create("/live")
+    if kind != "create":
+        writer.create("/other")
+    if kind == "unlink":
+        writer.link("/other", "/another")
+    {
+        "create": lambda: writer.create("/other"),
+        "link": lambda: writer.link("/other", "/another"),
+        "unlink": lambda: writer.unlink("/another"),
+        "write": lambda: writer.write("/other", b"content"),
+    }[kind]()
+    first = writer.hints.live_nodes[0]
+    first.segments[0].last_seq_no, first.segments[0].last_offset = len(writer.ops), writer.offset
+    for path in [path for path in writer.fsm.links if path != "/live"]:
+        writer.unlink(path)
+    gap = writer.fsm.next_seq_no, writer.fsm.next_checksum, writer.offset
+    writer.write("/live", b"later")
+    second = writer.hints.live_nodes[0].segments[0]
+    second.first_seq_no, second.first_checksum, second.first_offset = gap
+    hints = FSMHints(log=LOG, live_nodes=[first])
+    hints.live_nodes[0].segments.append(second)
+    playback = begun(files, writer.offset, hints)
+    while playback.offset < writer.offset:
+        playback.play(playback.offset, [writer.content[playback.offset :]])
+    files.make_live(playback.fsm)
+    assert files_of(directory) == {"/live": b"later"}
+
+
 @pytest.mark.parametrize("size", [1, 7])
 def test_chunks_beyond_the_known_end(files: StagedFiles, directory: Path, size: int) -> None:
     """Only known ends of appends tell junk and torn operations."""
