@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -373,6 +375,40 @@ def test_a_write_ahead_log_is_needed(tmp_path: Path) -> None:
     with captured(tmp_path / "db", MemoryRecorder(tmp_path)) as (_, capture):
         with pytest.raises(StoreError, match="is it disabled"):
             capture.commit(lambda: None)
+
+
+def test_the_length_of_logs_amid_captures(tmp_path: Path) -> None:
+    """Hints are built at any time, also while another thread notes files that are new or gone."""
+    directory = tmp_path / "one"
+    directory.mkdir()
+    (directory / "CURRENT").write_text("MANIFEST-000001\n")
+    for name in ("MANIFEST-000001", *(f"{number:06}.log" for number in range(2, 200))):
+        (directory / name).write_text("1")
+    capture = DirectoryCapture(directory, MemoryRecorder(directory))
+    capture.capture()
+    lengths = set[int]()
+    with ThreadPoolExecutor(1) as thread, switching_often():
+        for number in range(extent.of(50, 500)):
+            log = directory / f"{1000 + number}.log"
+            log.write_text("1")
+            capturing = thread.submit(capture.capture)
+            while not capturing.done():
+                lengths.add(capture.live_log_bytes)
+            capturing.result()
+            log.unlink()
+    assert lengths <= {198, 199}
+    capture.close()
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Have threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_manifest_that_is_replaced_all_the_time(tmp_path: Path) -> None:

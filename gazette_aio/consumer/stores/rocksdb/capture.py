@@ -98,8 +98,9 @@ class DirectoryCapture:
 
     @property
     def live_log_bytes(self) -> int:
-        """Length of the recorded logs of writes that aren't in tables yet."""
-        return sum(file.size for name, file in self._files.items() if name.endswith(".log"))
+        """Length of the recorded logs of writes that aren't in tables yet. It may block."""
+        with self._lock:
+            return sum(file.size for name, file in self._files.items() if name.endswith(".log"))
 
     def commit(self, write: Callable[[], None]) -> None:
         """Write to the database, and record everything up to that.

@@ -335,13 +335,14 @@ class RocksDBStore:
 
     async def _flush(self) -> None:
         """Have long logs of writes become tables, which hints name at less cost."""
-        capture = self._capture
-        if capture is not None and capture.live_log_bytes >= FLUSHED_LOG_BYTES:
-            await in_thread(self._flush_and_capture, capture)
+        if (capture := self._capture) is not None:
+            await in_thread(self._flush_long_logs, capture)
 
-    def _flush_and_capture(self, capture: DirectoryCapture) -> None:
-        with _explained("flushing"):
-            capture.capture(lambda: self.db.flush(wait=True))
+    def _flush_long_logs(self, capture: DirectoryCapture) -> None:
+        """Flush long logs, and record the tables. Runs in a thread."""
+        if capture.live_log_bytes >= FLUSHED_LOG_BYTES:
+            with _explained("flushing"):
+                capture.capture(lambda: self.db.flush(wait=True))
 
     def _close(self) -> None:
         db, self._db = self._db, None
