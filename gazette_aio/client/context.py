@@ -57,7 +57,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 class HasContext(Protocol):
-    """A JournalClient, as far as the parts of the client need to know it."""
+    """The part of a JournalClient that functions of this package use."""
 
     @property
     def context(self) -> ClientContext:

@@ -110,7 +110,7 @@ class RetryPolicy:
     def within(self, seconds: float) -> RetryPolicy:
         """Return the policy with a bound of `max_elapsed`."""
         elapsed = seconds if self.max_elapsed is None else min(self.max_elapsed, seconds)
-        # With a limit of zero, not even a stream which ended would be renewed.
+        # With a limit of zero, not even a stream that ended would be renewed.
         return dataclasses.replace(self, max_elapsed=max(elapsed, 0.001))
 
     def __post_init__(self) -> None:

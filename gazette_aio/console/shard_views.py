@@ -1,4 +1,4 @@
-"""What the page shows of shards."""
+"""Views of shards: the values that the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows of journals: rows of a list, and the parts of one journal.
+"""Views of journals: rows of the page's list, and the parts of one journal.
 
 Offsets and sizes are texts of decimal digits: numbers of JavaScript end at 2^53.
 """

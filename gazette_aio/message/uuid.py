@@ -4,7 +4,7 @@ A UUID carries, beside its version and variant bits:
 
 - a *clock*: 60 bits of 100 ns ticks since 1582-10-15T00:00:00Z, then a 4-bit counter. Clocks are
   plain unsigned 64-bit integers, and the clocks of one producer only grow.
-- *flags*: 10 bits which give the transaction semantics of the message.
+- *flags*: 10 bits that give the transaction semantics of the message.
 - a *producer ID*: 6 bytes, drawn at random for each publisher.
 
 Extraction never checks version or variant, as no reader of Gazette does: a UUID of another version
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ProducerID = NewType("ProducerID", bytes)
-"""Six bytes which identify a publisher."""
+"""Six bytes that identify a publisher."""
 
 RAW_LENGTH, TEXT_LENGTH = 16, 36
 """Lengths of a UUID: its bytes, and its canonical text."""
@@ -37,7 +37,7 @@ UNIX_EPOCH_TICKS = 122192928000000000
 TICK = 160
 """Clock increment of one published message: one microsecond."""
 ZERO_UUID = UUID(int=0)
-"""UUID of messages which opt out of exactly-once semantics. They're always delivered."""
+"""UUID of messages that opt out of exactly-once semantics. They're always delivered."""
 
 _VERSION_1 = 0x1000
 _VARIANT_RFC_4122 = 0x8000
@@ -95,7 +95,7 @@ def unix_ns(when: datetime) -> int:
     """Return the exact Unix nanoseconds of an aware datetime.
 
     Raises:
-        ValidationError: If `when` has no time zone.
+        ValidationError: `when` has no time zone.
     """
     if when.tzinfo is None:
         raise ValidationError("datetime must be aware of its time zone")
@@ -109,7 +109,7 @@ def clock_as_ns(clock: int) -> int:
 
 
 def clock_as_time(clock: int) -> datetime:
-    """Return the UTC time of `clock`, with the microsecond precision which datetime has."""
+    """Return the UTC time of `clock`, with the microsecond precision that datetime has."""
     return _EPOCH + timedelta(microseconds=clock_as_ns(clock) // 1000)
 
 
@@ -173,7 +173,7 @@ def build_uuid(producer: bytes, clock: int, flags: int) -> UUID:
     """Return the UUID of `producer`, `clock` and `flags`.
 
     Raises:
-        ValidationError: If `flags` needs more than ten bits, or `producer` isn't of six bytes.
+        ValidationError: `flags` needs more than ten bits, or `producer` isn't of six bytes.
     """
     if not 0 <= flags <= _MAX_FLAGS:
         raise ValidationError("only 10 low bits may be used for flags")
@@ -242,7 +242,7 @@ def uuid_from_bytes(raw: bytes) -> UUID:
     """Return the UUID of its 16 raw bytes.
 
     Raises:
-        ValidationError: If `raw` has another length.
+        ValidationError: `raw` has another length.
     """
     if len(raw) != RAW_LENGTH:
         raise ValidationError(f"invalid UUID (got {len(raw)} bytes)")

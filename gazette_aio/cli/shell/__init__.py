@@ -1,4 +1,4 @@
-"""What all commands share: connections, settings, logs, failures, and output.
+"""Shared parts of all commands: connections, settings, logs, failures, and output.
 
 It imports no other room of the command line.
 """

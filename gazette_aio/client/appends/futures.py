@@ -82,7 +82,7 @@ class OpFuture(_Future[T], abc.ABC):
 
         Raises:
             asyncio.InvalidStateError: The operation is pending.
-            asyncio.CancelledError: It is pending, and `cancel()` released somebody who waited.
+            asyncio.CancelledError: It's pending, and `cancel()` released a waiting task.
         """
         if self.cancelled():
             raise asyncio.CancelledError
@@ -91,13 +91,13 @@ class OpFuture(_Future[T], abc.ABC):
         return self._value()
 
     def cancel(self, msg: Any | None = None) -> bool:  # noqa: ARG002 - as of asyncio's futures.
-        """Release the function of asyncio which calls this, since who waits in it was cancelled.
+        """Release the asyncio function that calls this, as the task waiting in it was cancelled.
 
         The operation goes on, and others go on waiting for it. `asyncio.gather()` and, before
         Python 3.12, `asyncio.wait_for()` need this in order to end.
 
         Returns:
-            Whether anybody was released.
+            Whether a waiting task was released.
         """
         frame = inspect.currentframe()
         caller = frame.f_back if frame is not None else None
@@ -105,7 +105,7 @@ class OpFuture(_Future[T], abc.ABC):
         return not self.done() and self.operation.release(self, canceller)
 
     def cancelled(self) -> bool:
-        """Whether the operation is pending, and `cancel()` released somebody who waited."""
+        """Whether the operation is pending, and `cancel()` released a waiting task."""
         return self.operation.has_released and not self.done()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -154,7 +154,7 @@ class OpFuture(_Future[T], abc.ABC):
 
 
 class _Observer:
-    """A callback of a future, and the task which registered it."""
+    """A callback of a future, and the task that registered it."""
 
     __slots__ = ("callback", "context", "future", "loop", "task")
 
@@ -298,9 +298,9 @@ class AsyncOperation(OpFuture[None]):
     def waiter(self) -> asyncio.Future[None]:
         """Return a future of the running task, to be awaited until completion.
 
-        If that's broken off, the future is to be handed to `forget()`.
+        If the wait is broken off, hand the future to `forget()`.
         """
-        # Race: each task which awaits has a future of its own: cancelling one concerns no other.
+        # Race: each task that awaits has a future of its own: cancelling one concerns no other.
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Hot: a future among the watchers spares a function for each.
         if self._outcome is not _PENDING:

@@ -56,7 +56,13 @@ async def append(
     retry_policy: RetryPolicy | None = None,
     timeout: float | None = None,
 ) -> pb.AppendResponse:
-    """Append content to a journal as a whole, as `JournalClient.append()`."""
+    """Append content to a journal as a whole, as `JournalClient.append()`.
+
+    Raises:
+        GazetteError: As `JournalClient.append()`.
+
+    Cancellation: aborts — rolled back, unless the broker is about to commit.
+    """
     for item in content:
         _require_content(item)
     if isinstance(request, str):

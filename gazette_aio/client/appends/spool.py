@@ -75,7 +75,10 @@ class Spool:
             self._drop()
 
     async def chunks(self, size: int) -> AsyncGenerator[bytes | memoryview]:
-        """Yield the content, in chunks of at most `size` bytes. It must not change meanwhile."""
+        """Yield the content, in chunks of at most `size` bytes. It must not change meanwhile.
+
+        Cancellation: aborts — the iteration ends, and the content stays.
+        """
         await self.idle()
         position, filed = 0, self.buffer.filed
         while position < filed:

@@ -13,7 +13,10 @@ class ByteReader(Owner):
 
     @abstractmethod
     async def read(self, limit: int = -1) -> bytes:
-        """Return the next bytes, or nothing at the end."""
+        """Return the next bytes, or nothing at the end.
+
+        Cancellation: safe.
+        """
 
     def __aiter__(self) -> Self:
         return self

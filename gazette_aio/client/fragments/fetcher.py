@@ -51,7 +51,10 @@ class FragmentBody(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """End the response. Idempotent."""
+        """End the response. Idempotent.
+
+        Cancellation: safe — must leave nothing open.
+        """
         ...
 
 
@@ -74,7 +77,10 @@ class FragmentFetcher(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close connections that are kept between requests. Idempotent."""
+        """Close connections that are kept between requests. Idempotent.
+
+        Cancellation: safe — it may be called again.
+        """
         ...
 
 
@@ -150,7 +156,7 @@ class HTTPFragmentFetcher:
         """
         self._closed = True
         if self._session is not None:
-            # Invariant: aiohttp doesn't continue a close which was broken off.
+            # Invariant: aiohttp doesn't continue a close that was broken off.
             if self._closing is None:
                 self._closing = asyncio.create_task(self._session.close())
             await asyncio.shield(self._closing)

@@ -88,7 +88,10 @@ class FileTransport:
         return FileBody(HTTPStatus.PARTIAL_CONTENT, answered, file)
 
     async def aclose(self) -> None:
-        """Do nothing: bodies own their files."""
+        """Do nothing: bodies own their files.
+
+        Cancellation: safe.
+        """
 
     def __repr__(self) -> str:
         return f"<FileTransport of {self.root}>"
@@ -128,7 +131,10 @@ class FileBody:
             self._file = None
 
     async def aclose(self) -> None:
-        """Close the file. Idempotent."""
+        """Close the file. Idempotent.
+
+        Cancellation: safe — the file is closed without waiting.
+        """
         self.close()
 
 

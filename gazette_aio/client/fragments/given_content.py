@@ -29,7 +29,10 @@ class GivenContent:
         self._content: Any = content
 
     async def open(self, url: str, headers: Mapping[str, str]) -> GivenContent:  # noqa: ARG002
-        """Return the content itself."""
+        """Return the content itself.
+
+        Cancellation: safe.
+        """
         return self
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -43,7 +46,10 @@ class GivenContent:
                 yield data
 
     async def aclose(self) -> None:
-        """Close the content. Idempotent."""
+        """Close the content. Idempotent.
+
+        Cancellation: safe — a file is closed anyway.
+        """
         close = getattr(self._content, "aclose", None)
         if close is not None:
             await close()

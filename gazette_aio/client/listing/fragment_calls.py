@@ -116,7 +116,13 @@ async def fragment_store_health(
     check_delete_prefix: str | None = None,
     timeout: float | None = None,
 ) -> pb.FragmentStoreHealthResponse:
-    """Have a broker check a fragment store, as `JournalClient.fragment_store_health()`."""
+    """Have a broker check a fragment store, as `JournalClient.fragment_store_health()`.
+
+    Raises:
+        GazetteError: As `JournalClient.fragment_store_health()`.
+
+    Cancellation: safe.
+    """
     request = pb.FragmentStoreHealthRequest(
         fragment_store=store,
         check_delete=check_delete_prefix is not None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def has_prefixes(selector: pb.LabelSelector) -> bool:
-    """Return whether a selector has labels which match values by their prefix."""
+    """Return whether a selector has labels that match values by their prefix."""
     return any(
         label.prefix and label.value
         for part in (selector.include, selector.exclude)
@@ -32,7 +32,7 @@ def show_support(journals: Iterable[pb.ListResponse.Journal]) -> bool:
 
 
 def unmatched() -> pb.LabelSelector:
-    """Return a selector which no journal matches."""
+    """Return a selector that no journal matches."""
     # No journal both has this name and lacks it.
     name = pb.label_set("name", "watch/resume")
     return pb.LabelSelector(include=name, exclude=name)
@@ -52,6 +52,6 @@ def without_prefixes(selector: pb.LabelSelector) -> pb.LabelSelector:
 def journal_filter(
     selector: pb.LabelSelector,
 ) -> Callable[[pb.ListResponse.Journal], bool]:
-    """Return a function which tells whether `selector` matches a listed journal."""
+    """Return a function that tells whether `selector` matches a listed journal."""
     matches = compile_selector(with_name_prefixes(selector))
     return lambda journal: matches(label_set_ext(journal.spec))

@@ -132,6 +132,8 @@ class WatchedList(Owner):
         """Iterate the differences between listings, as `updates()` iterates listings.
 
         The first step always occurs, and has all journals as added ones.
+
+        Cancellation: safe — a cancelled `anext()` loses nothing.
         """
         return Changes(self._feed, self)
 

@@ -81,7 +81,7 @@ class ReadState:
         return None
 
     def failed(self, error: pb.TransportError) -> pb.GazetteError:
-        """Return the exception of an RPC which ended with an error."""
+        """Return the exception of an RPC that ended with an error."""
         if error.code != "DATA_LOSS":
             return error
         # The broker reads the file of the fragment that it described last.

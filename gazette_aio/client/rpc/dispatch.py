@@ -51,7 +51,7 @@ _NO_BROKER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
 """Codes by which a proxy, or another server at a member's endpoint, answers in its place."""
 
 _SHORT_WAIT: Final = 1.0
-"""Seconds of waiting for a broker which aren't worth a log record."""
+"""Seconds of waiting for a broker that aren't worth a log record."""
 
 _connected: Final[Counter[int]] = Counter()
 """Number of connected clients by process."""
@@ -309,7 +309,7 @@ class Dispatcher(Generic[MethodsT]):
         return connection
 
     async def _noted(self, connection: MemberConnection[MethodsT]) -> None:
-        """Wait for a connection, and log a wait which isn't short: when it begins, and its end."""
+        """Wait for a connection, and log a wait that isn't short: when it begins, and its end."""
         if self._waits_since is None:
             try:
                 async with asyncio.timeout(_SHORT_WAIT):
@@ -318,7 +318,7 @@ class Dispatcher(Generic[MethodsT]):
                 pass
             else:
                 return
-        # Race: of the tasks which wait at the same time, one logs.
+        # Race: of the tasks that wait at the same time, one logs.
         if self._waits_since is None:
             self._waits_since = time.monotonic()
             reason = await connection.failure()

@@ -45,7 +45,7 @@ def transport_error(
     mapped = pb.TransportError(
         code.name, details, journal=journal, retryable=masked or code in _TRANSIENT_CODES
     )
-    # Invariant: an error which is kept doesn't keep its RPC, which the traceback leads to.
+    # Invariant: an error that is kept doesn't keep its RPC, which the traceback leads to.
     mapped.__cause__ = error.with_traceback(None)
     return mapped
 

@@ -69,7 +69,10 @@ class JournalStub(UnaryStub[JournalMethods]):
     async def list(
         self, request: pb.ListRequest, *, claims: pb.Claims | None = None
     ) -> ResponseStream[pb.ListResponse]:
-        """Begin a List RPC, once the broker answers."""
+        """Begin a List RPC, once the broker answers.
+
+        Cancellation: aborts — the RPC ends.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims)
         connection = await self._dispatcher.ready()
@@ -79,7 +82,10 @@ class JournalStub(UnaryStub[JournalMethods]):
     async def apply(
         self, request: pb.ApplyRequest, *, claims: pb.Claims | None = None
     ) -> pb.ApplyResponse:
-        """Make an Apply RPC, once the broker answers."""
+        """Make an Apply RPC, once the broker answers.
+
+        Cancellation: aborts — the changes may have been applied.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims, MINUTE)
         connection = await self._dispatcher.ready()
@@ -89,7 +95,10 @@ class JournalStub(UnaryStub[JournalMethods]):
     async def read(
         self, request: pb.ReadRequest, *, claims: pb.Claims | None = None
     ) -> ResponseStream[ReadMessage]:
-        """Begin a Read RPC."""
+        """Begin a Read RPC.
+
+        Cancellation: aborts — the RPC ends.
+        """
         connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
         call = connection.methods.read(without_header(request), metadata=metadata)
         self._dispatcher.follow(call, connection, request.journal)
@@ -98,7 +107,10 @@ class JournalStub(UnaryStub[JournalMethods]):
     async def append(
         self, request: pb.AppendRequest, *, claims: pb.Claims | None = None
     ) -> BegunAppend:
-        """Begin an Append RPC. The caller writes `request` first, without its header."""
+        """Begin an Append RPC. The caller writes `request` first, without its header.
+
+        Cancellation: aborts — nothing was sent.
+        """
         connection, metadata = await self._journal_rpc(request, Mode.PRIMARY, claims)
         call: AppendCall = connection.methods.append(metadata=metadata)
         self._dispatcher.follow(call, connection, request.journal)
@@ -107,7 +119,10 @@ class JournalStub(UnaryStub[JournalMethods]):
     async def list_fragments(
         self, request: pb.FragmentsRequest, *, claims: pb.Claims | None = None
     ) -> pb.FragmentsResponse:
-        """Make a ListFragments RPC, once a broker answers."""
+        """Make a ListFragments RPC, once a broker answers.
+
+        Cancellation: safe.
+        """
         pb.validate(without_header(request))
         connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
         if connection is self._dispatcher.default():
@@ -120,7 +135,10 @@ class JournalStub(UnaryStub[JournalMethods]):
     async def fragment_store_health(
         self, request: pb.FragmentStoreHealthRequest, *, claims: pb.Claims | None = None
     ) -> pb.FragmentStoreHealthResponse:
-        """Make a FragmentStoreHealth RPC, once the broker answers."""
+        """Make a FragmentStoreHealth RPC, once the broker answers.
+
+        Cancellation: safe.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims)
         connection = await self._dispatcher.ready()

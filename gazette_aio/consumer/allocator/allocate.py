@@ -107,8 +107,8 @@ class Allocator:
         0.1 s, doubling up to 5 s.
 
         Raises:
-            MemberLostError: If the key of this member is gone.
-            ConfigurationError: If this member leads, and scipy isn't installed.
+            MemberLostError: The key of this member is gone.
+            ConfigurationError: This member leads, and scipy isn't installed.
 
         Cancellation: safe — a transaction under way may take effect.
         """

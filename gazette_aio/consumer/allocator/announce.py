@@ -78,9 +78,9 @@ class Announcement:
         """Replace the value. The lease stays.
 
         Raises:
-            StoreRefusedError: If another process has modified or deleted the key, or the lease has
+            StoreRefusedError: Another process has modified or deleted the key, or the lease has
                 ended.
-            KeyValueStoreError: If the store fails. The value may have been replaced; repeat the
+            KeyValueStoreError: The store fails. The value may have been replaced; repeat the
                 call.
 
         Cancellation: aborts — the value may have been replaced; repeat the call.

@@ -1,4 +1,4 @@
-"""Checkpoints packed into transactions which the store accepts."""
+"""Checkpoints packed into transactions that the store accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pack(
 ) -> Iterator[Checkpoint]:
     """Yield transactions: whole checkpoints, each with the comparisons `fixed` in front.
 
-    Comparisons and operations are bounded by `max_operations` each. A checkpoint which exceeds the
+    Comparisons and operations are bounded by `max_operations` each. A checkpoint that exceeds the
     bounds by itself is a transaction of its own, which the store refuses.
     """
     packed = Checkpoint(list(fixed))

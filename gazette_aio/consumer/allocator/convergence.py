@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Operations which take effect together, if all comparisons hold."""
+    """Operations that take effect together, if all comparisons hold."""
 
     compares: list[Compare] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)

@@ -30,7 +30,7 @@ class Desired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process which holds at most `limit` assignments, while its `lease` lives."""
+    """A process that holds at most `limit` assignments, while its `lease` lives."""
 
     id: MemberID
     limit: int
@@ -87,7 +87,7 @@ class Allocation:
         items: Iterable[Item],
         assignments: Iterable[Assignment] = (),
     ) -> Allocation:
-        """Sort and index parts which come in any order."""
+        """Sort and index parts that come in any order."""
         by_item: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in sorted(assignments, key=lambda each: (each.item, each.member, each.slot)):
             by_item[assignment.item].append(assignment)
@@ -99,7 +99,7 @@ class Allocation:
 
     @cached_property
     def leader(self) -> Member | None:
-        """Member which allocates: the oldest, of several the first by key."""
+        """Member that allocates: the oldest, of several the first by key."""
         return min(
             self.members.values(),
             key=lambda member: (member.create_revision, member.id),

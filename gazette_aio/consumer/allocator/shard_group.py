@@ -85,7 +85,8 @@ def group_decoder(
 def shard_is_consistent(assignment: Assignment, assignments: Sequence[Assignment]) -> bool:
     """Return whether a replica has caught up, so that other replicas of its shard may go.
 
-    A failed replica has, only if the primary has failed as well: members can exit then.
+    A failed replica counts as caught up only if the primary has failed as well, so that members
+    can exit.
     """
     code = _code(assignment)
     if code == ReplicaStatus.FAILED:

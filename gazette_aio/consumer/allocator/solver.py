@@ -21,7 +21,7 @@ _INDEX: Final = "i"
 
 @dataclass(frozen=True)
 class Problem:
-    """All that a solution depends on, as plain values which another process can take."""
+    """All that a solution depends on, as plain values that another process can take."""
 
     items: list[str]
     replication: list[int]
@@ -59,7 +59,7 @@ def solve(problem: Problem) -> list[Desired]:
     replicas where they are; replicas spread evenly over zones.
 
     Raises:
-        ConfigurationError: If scipy isn't installed.
+        ConfigurationError: scipy isn't installed.
     """
     return desired(problem, solve_packed(problem))
 
@@ -68,7 +68,7 @@ def solve_packed(problem: Problem) -> bytes:
     """Return the same as the indices of items and members, which another process sends in no time.
 
     Raises:
-        ConfigurationError: If scipy isn't installed.
+        ConfigurationError: scipy isn't installed.
     """
     try:
         from gazette_aio.consumer.allocator.flow import place  # noqa: PLC0415

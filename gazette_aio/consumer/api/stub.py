@@ -46,7 +46,10 @@ class ShardStub(UnaryStub[ShardMethods]):
     async def stat(
         self, request: pc.StatRequest, *, claims: pb.Claims | None = None
     ) -> pc.StatResponse:
-        """Make a Stat RPC, once a member answers."""
+        """Make a Stat RPC, once a member answers.
+
+        Cancellation: safe.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims, MINUTE)
         connection = self._dispatcher.connection(request.shard, Mode.REPLICA)
@@ -59,7 +62,10 @@ class ShardStub(UnaryStub[ShardMethods]):
     async def list(
         self, request: pc.ListRequest, *, claims: pb.Claims | None = None
     ) -> pc.ListResponse:
-        """Make a List RPC, once the member answers."""
+        """Make a List RPC, once the member answers.
+
+        Cancellation: safe.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims, MINUTE)
         connection = await self._dispatcher.ready()
@@ -69,7 +75,10 @@ class ShardStub(UnaryStub[ShardMethods]):
     async def apply(
         self, request: pc.ApplyRequest, *, claims: pb.Claims | None = None
     ) -> pc.ApplyResponse:
-        """Make an Apply RPC, once the member answers."""
+        """Make an Apply RPC, once the member answers.
+
+        Cancellation: aborts — the changes may have been applied.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims, MINUTE)
         connection = await self._dispatcher.ready()
@@ -79,7 +88,10 @@ class ShardStub(UnaryStub[ShardMethods]):
     async def get_hints(
         self, request: pc.GetHintsRequest, *, claims: pb.Claims | None = None
     ) -> pc.GetHintsResponse:
-        """Make a GetHints RPC, once the member answers."""
+        """Make a GetHints RPC, once the member answers.
+
+        Cancellation: safe.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims, MINUTE)
         connection = await self._dispatcher.ready()
@@ -89,7 +101,10 @@ class ShardStub(UnaryStub[ShardMethods]):
     async def unassign(
         self, request: pc.UnassignRequest, *, claims: pb.Claims | None = None
     ) -> pc.UnassignResponse:
-        """Make an Unassign RPC, once the member answers."""
+        """Make an Unassign RPC, once the member answers.
+
+        Cancellation: aborts — assignments may have been removed.
+        """
         pb.validate(request)
         metadata = await self._authorize(request, claims, MINUTE)
         connection = await self._dispatcher.ready()

@@ -38,7 +38,7 @@ class DeferToNextTransaction(Exception):  # noqa: N818 - It's no error.
 
 
 class Application(Protocol[M, S]):
-    """Application of messages `M` and of stores `S`: what it does with the messages of a shard.
+    """Application: hooks that process the messages `M` of a shard, with its store `S`.
 
     `adapter()`, `new_store()` and a consuming hook are required. Only one hook of a shard runs at a
     time; hooks of different shards run concurrently. An exception of a hook fails the shard.
@@ -54,7 +54,7 @@ class Application(Protocol[M, S]):
     """
 
     def adapter(self, spec: JournalSpec, /) -> Adapter[M]:
-        """Return what decodes the messages of a source.
+        """Return the adapter that decodes the messages of a source.
 
         It's called within the event loop for each source when its reading starts. When reading
         starts anew within an assignment, it's called only if the specification has changed.
@@ -63,7 +63,7 @@ class Application(Protocol[M, S]):
         ...
 
     def output_adapter(self, shard: Shard, /) -> Adapter[Any]:
-        """Return what encodes the messages of the shard's publisher.
+        """Return the adapter that encodes the messages of the shard's publisher.
 
         It may be left out: messages are dicts then, which become JSON objects.
         """
@@ -85,8 +85,8 @@ class Application(Protocol[M, S]):
         """Consume a committed message, which may be an acknowledgement (its `flags` are ACK_TXN).
 
         It isn't called if the application is a BatchConsumer. A plain function publishes by
-        `publisher.publish_uncommitted_nowait()`, 12 MiB in a call at least; after the call, the
-        framework waits for journals that are behind.
+        `publisher.publish_uncommitted_nowait()`, at least 12 MiB in one call. Before the next call,
+        the framework waits for journals that can't keep up.
 
         Raises:
             DeferToNextTransaction: The message is left for the next transaction.
@@ -120,7 +120,7 @@ class BatchConsumer(Protocol[M, S_contra]):
         """Consume committed messages in order, and return the number of those consumed.
 
         If fewer are consumed than were given, the rest is left for the next transaction, as by
-        DeferToNextTransaction. A plain function may publish 12 MiB in a call at least; beyond,
+        DeferToNextTransaction. A plain function may publish at least 12 MiB in one call; beyond,
         `publish_uncommitted_nowait()` may raise `asyncio.QueueFull`. An async one has
         `await publisher.publish_uncommitted_batch()`, without such a bound.
         """
@@ -156,7 +156,7 @@ class BeginFinisher(Protocol[S_contra]):
 
 
 class MessageSink(Protocol[M]):
-    """Where a MessageProducer delivers messages. It holds them back while the shard is behind."""
+    """Receiver of a MessageProducer's messages. `send()` waits while the shard can't keep up."""
 
     async def send(self, envelopes: Sequence[Envelope[M]], /) -> None:
         """Deliver read messages of one journal, in the order of their offsets, pending ones too.
@@ -179,6 +179,8 @@ class MessageProducer(Protocol[M, S_contra]):
         is restored, and it's called again: at once, or, if it has delivered nothing twice in a row
         or more, after a pause of 0.1 s, which doubles each time up to 5 s. If it raises, the shard
         fails once the messages before were consumed.
+
+        Cancellation: aborts — the framework cancels it when the shard ends; release what it holds.
         """
         ...
 

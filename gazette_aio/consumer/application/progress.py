@@ -15,4 +15,4 @@ class Progress(NamedTuple):
     """Offset through which each source was read, by journal."""
     publish_at: Mapping[str, int]
     """Offset, of each journal that acknowledgements were appended to, that covers every message
-    and acknowledgement which reads within `read_through` caused."""
+    and acknowledgement that reads within `read_through` caused."""

@@ -29,7 +29,7 @@ class Store(Protocol):
         shard later than this store did.
 
         It's called within the shard's loop, and never while the commit before is pending. Changes
-        which the application makes after it returned belong to the next transaction, and may be
+        that the application makes after it returned belong to the next transaction, and may be
         made before this one has committed.
 
         Args:

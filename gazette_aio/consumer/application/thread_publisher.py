@@ -79,10 +79,10 @@ class ThreadPublisher(Generic[T]):
     async def handed_over(self) -> None:
         """Hand queued messages to the publisher. Called in the event loop.
 
-        Cancellation: aborts — messages may be left out.
-
         Raises:
             Exception: The publisher raises it.
+
+        Cancellation: aborts — messages may be left out.
         """
         calls, done = self._calls, 0
         try:

@@ -33,7 +33,7 @@ class DurableKeys:
         cluster_id: Identity of the store, if the database is new.
 
     Raises:
-        KeyValueStoreError: If the database is in use, damaged, or can't be written.
+        KeyValueStoreError: The database is in use, damaged, or can't be written.
     """
 
     def __init__(self, directory: Path, cluster_id: int) -> None:
@@ -75,7 +75,7 @@ class DurableKeys:
         """Write a transaction, durably and atomically.
 
         Raises:
-            KeyValueStoreError: If it can't be written. Nothing of it is.
+            KeyValueStoreError: It can't be written. Nothing of it is.
         """
         try:
             self._db.execute("BEGIN IMMEDIATE")

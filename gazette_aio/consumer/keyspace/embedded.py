@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT_TRANSACTIONS = 10_000
-"""Transactions which later watches can begin from."""
+"""Transactions that later watches can begin from."""
 
 
 class EmbeddedLease:
@@ -140,7 +140,10 @@ class EmbeddedStore(Owner):
     async def range(
         self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0
     ) -> RangeResult:
-        """Read the keys that begin with `prefix`. See `KeyValueStore.range`."""
+        """Read the keys that begin with `prefix`. See `KeyValueStore.range`.
+
+        Cancellation: safe.
+        """
         if revision and revision != self._revision:
             entries = self._as_of(revision)
             keys = sorted(entries)
@@ -264,7 +267,10 @@ class EmbeddedStore(Owner):
         self._changed.set()
 
     async def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[WatchResponse, None]:
-        """Iterate changes from `start_revision` on. See `KeyValueStore.watch`."""
+        """Iterate changes from `start_revision` on. See `KeyValueStore.watch`.
+
+        Cancellation: safe — the iteration ends.
+        """
         while True:
             changed = self._changed.next()
             if start_revision <= self._compacted:
@@ -293,7 +299,10 @@ class EmbeddedStore(Owner):
 
     @asynccontextmanager
     async def lease(self, ttl_seconds: int) -> AsyncGenerator[EmbeddedLease, None]:  # noqa: ARG002
-        """Grant a lease for the time of the block. Only `expire()` ends it earlier."""
+        """Grant a lease for the time of the block. Only `expire()` ends it earlier.
+
+        Cancellation: safe — the lease is revoked first.
+        """
         lease = EmbeddedLease(secrets.randbits(62) | 1)
         self._leases[lease.id] = lease
         try:

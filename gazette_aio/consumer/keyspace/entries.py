@@ -166,7 +166,7 @@ def check_responses(
         The header that follows, whose revision is that of the last event, and all events in order.
 
     Raises:
-        KeySpaceError: If the responses are of another cluster, or go back in revisions.
+        KeySpaceError: The responses are of another cluster, or go back in revisions.
     """
     events: list[Event] = []
     revision = header.revision

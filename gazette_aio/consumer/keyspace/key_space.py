@@ -29,7 +29,7 @@ D = TypeVar("D")
 _logger = logging.getLogger(__name__)
 
 PAGE_ENTRIES = 1000
-"""Entries which are loaded at a time."""
+"""Entries that are loaded at a time."""
 _PART = 128
 _LARGE_PART = 512
 
@@ -81,7 +81,7 @@ class KeySpace(Generic[D]):
         """Read all entries as of `revision`, 0 for the newest.
 
         Raises:
-            KeyValueStoreError: If the store doesn't answer.
+            KeyValueStoreError: The store doesn't answer.
 
         Cancellation: aborts — nothing has changed.
         """
@@ -95,8 +95,8 @@ class KeySpace(Generic[D]):
         Where the store has dropped the revisions that come next, all entries are loaded again.
 
         Raises:
-            KeySpaceError: If the store contradicts what is known, as another cluster does.
-            KeyValueStoreError: If the store refuses the watch for good.
+            KeySpaceError: The store contradicts what is known, as another cluster does.
+            KeyValueStoreError: The store refuses the watch for good.
 
         Cancellation: safe.
         """

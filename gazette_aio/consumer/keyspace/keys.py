@@ -48,7 +48,7 @@ class GroupKeys:
     """Builds and parses the keys below `root`, a clean absolute path.
 
     Raises:
-        ValidationError: If `root` isn't clean, or a part of a key has a character up to `#`.
+        ValidationError: `root` isn't clean, or a part of a key has a character up to `#`.
     """
 
     def __init__(self, root: str) -> None:
@@ -85,7 +85,7 @@ class GroupKeys:
         """Return the parts of a key.
 
         Raises:
-            ValidationError: If it isn't one of the group.
+            ValidationError: It isn't one of the group.
         """
         match self._split(key):
             case self._members, [zone, suffix]:

@@ -75,7 +75,10 @@ class Lease(Protocol):
 
 
 class KeyValueStore(Protocol):
-    """Etcd, as far as consumers use it. Errors are `KeyValueStoreError`."""
+    """Key-value store with the operations of Etcd that consumers use.
+
+    Errors are `KeyValueStoreError`.
+    """
 
     async def range(
         self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0
@@ -89,7 +92,7 @@ class KeyValueStore(Protocol):
             limit: Keys to return at most; 0 is all.
 
         Raises:
-            CompactedError: If the revision is no longer there.
+            CompactedError: The revision is no longer there.
 
         Cancellation: safe.
         """
@@ -104,7 +107,7 @@ class KeyValueStore(Protocol):
         """Run `operations` if all of `compares` hold, else `otherwise`, atomically.
 
         Raises:
-            KeyValueStoreError: If the store refused the transaction, or doesn't answer. In the
+            KeyValueStoreError: The store refused the transaction, or doesn't answer. In the
                 latter case, whether it took effect is unknown.
 
         Cancellation: aborts — whether the transaction took effect is unknown then.
@@ -117,7 +120,7 @@ class KeyValueStore(Protocol):
         It ends only by an error.
 
         Raises:
-            CompactedError: If the revision is no longer there.
+            CompactedError: The revision is no longer there.
 
         Cancellation: safe.
         """

@@ -175,7 +175,7 @@ class LogDecoder:
         return Operation(op, payload)
 
     def next_write(self) -> WholeWrite | None:
-        """Return what comes next, if that's a write which was fed with all of its content.
+        """Return what comes next, if that's a write that was fed with all of its content.
 
         Hot: `next()` returns the same in pieces, and also all that this passes to it by None.
         """

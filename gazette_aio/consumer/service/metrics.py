@@ -147,7 +147,7 @@ class ConsumerMetrics(Collector):
 
     def _register(self) -> None:
         """Register all metrics, or none of them."""
-        # First, so that shards which have left are forgotten before their counters are collected.
+        # First, so that shards that have left are forgotten before their counters are collected.
         collectors: list[Collector] = [self]
         collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
         collectors += (

@@ -56,7 +56,7 @@ class ConsumerOptions:
     http_port: int | None = None
     """Port of diagnostics by HTTP, on the address `bind`; zero takes any free one, None is none."""
     limit: int = 32
-    """Most shards which this member may be assigned."""
+    """Most shards that this member may be assigned."""
     max_hot_standbys: int | None = 3
     """Most hot standbys of a shard, whatever its spec says; None for no limit. It's the allocating
     member whose limit matters."""

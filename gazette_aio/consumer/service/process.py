@@ -100,7 +100,7 @@ def main(application: Application[Any, Any], args: Sequence[str] | None = None) 
         application: What the shards run.
         args: Arguments; None for those of the process.
     """
-    # gRPC's core would log errors which this program reports.
+    # gRPC's core would log errors that this program reports.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     command(application).main(args, prog_name=Path(sys.argv[0]).name)
 

@@ -62,7 +62,7 @@ class Service(Owner):
         metrics: Metrics to feed; None for none.
 
     Raises:
-        ConfigurationError: The application lacks hooks, or has some hooks only of a protocol.
+        ConfigurationError: The application lacks hooks, or has only some hooks of a protocol.
         ValidationError: The prefix of the options isn't an absolute, clean path.
     """
 
@@ -218,7 +218,7 @@ class Service(Owner):
     def add_registered_method_handlers(
         self, service_name: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], /
     ) -> None:
-        """Accept what generated functions call beside `add_generic_rpc_handlers()`."""
+        """Do nothing: generated functions call this besides `add_generic_rpc_handlers()`."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task for as long as the member is in the group.

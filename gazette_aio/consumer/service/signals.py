@@ -51,7 +51,7 @@ class StopSignals(Scope):
             self._handlers.close()
 
     def has_started(self, service: Service) -> None:
-        """Have signals end a member that has started, also those which came too late before."""
+        """Have signals end a member that has started, also those that came too late before."""
         self._service = service
         for _ in range(self._received):
             service.exit_gracefully()

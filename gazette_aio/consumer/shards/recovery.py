@@ -17,7 +17,10 @@ class Recorder(Protocol):
     """Records the files of a store into the recovery log, as far as shards need to know it."""
 
     async def build_hints(self) -> FSMHints:
-        """Return hints of the files that are recorded."""
+        """Return hints of the files that are recorded.
+
+        Cancellation: safe.
+        """
         ...
 
     @property

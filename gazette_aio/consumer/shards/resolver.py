@@ -29,7 +29,9 @@ _MISSING_MEMBER: Final = pb.ProcessSpec.ID(zone="local ConsumerSpec", suffix="mi
 
 @dataclass(slots=True)
 class Resolution:
-    """Where a shard is served, and, if that's here, by what. Release it by `done()`.
+    """Result of resolving a shard: its primary and, if that's this member, its store.
+
+    Release it by `done()`.
 
     One that is forgotten warns, by a ResourceWarning, and is released then.
     """
@@ -179,7 +181,10 @@ class Resolver:
         return Resolving(self, request)
 
     async def answer(self, request: _Request) -> Resolution:
-        """Resolve a request. Use `resolve()`."""
+        """Resolve a request. Use `resolve()`.
+
+        Cancellation: safe.
+        """
         if request.proxy_header is not None:
             await self._accept(request.proxy_header)
         resolution, assignment = self._route(request)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When failed replicas are restarted. A restart deletes the replica's own assignment.
+    """Policy of restarts of failed replicas. A restart deletes the replica's own assignment.
 
     The allocator then assigns the shard anew, perhaps to another member.
     """

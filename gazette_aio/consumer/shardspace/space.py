@@ -1,6 +1,6 @@
 """Sets of shard specs, with the fields that all of them share.
 
-Consumers store specs in full. People edit them as a set, whose shards hold only the fields which
+Consumers store specs in full. People edit them as a set, whose shards hold only the fields that
 differ from the common ones.
 """
 
@@ -45,7 +45,7 @@ class Set:
     """A set of shards."""
 
     common: ShardSpec = dataclasses.field(default_factory=ShardSpec)
-    """Fields which the shards share; without ID."""
+    """Fields that the shards share; without ID."""
     shards: list[Shard] = dataclasses.field(default_factory=list[Shard])
     """Shards in the order of their IDs."""
 
@@ -62,7 +62,7 @@ class Set:
         return out
 
     def hoist(self) -> None:
-        """Move the fields which all shards share to `common`.
+        """Move the fields that all shards share to `common`.
 
         The fields of `common` are pushed down first, so that the shards don't change.
         """
@@ -110,7 +110,7 @@ class Set:
                 shard.delete = True
 
     def to_apply_request(self) -> ApplyRequest:
-        """Return the request which applies the shards of the set, and don't change the set."""
+        """Return the request that applies the shards of the set, and don't change the set."""
         request = ApplyRequest()
         for shard in self.shards:
             change = request.changes.add(expect_mod_revision=shard.revision)

@@ -25,7 +25,7 @@ def load_shard_space(text: str, *, source: str = "<string>") -> Set:
     """Read a set of shard specs.
 
     Unknown keys, repeated keys, and tags other than those of plain types are errors. An ID of
-    `common` is ignored. A `delete` of `common` is that of the shards which have none; Gazette's own
+    `common` is ignored. A `delete` of `common` is that of the shards that have none; Gazette's own
     tools refuse it.
 
     Args:

@@ -87,10 +87,10 @@ class Commits:
     async def wait(self, futures: Collection[asyncio.Future[Any]]) -> None:
         """Wait within a commit until all futures succeed, or one has failed.
 
-        Cancellation: safe.
-
         Raises:
             StoreError: The store was destroyed meanwhile.
+
+        Cancellation: safe.
         """
         if all(future.done() for future in futures):
             return
@@ -111,10 +111,10 @@ class Commits:
     async def pause(self, seconds: float) -> None:
         """Wait for some time within a commit.
 
-        Cancellation: safe.
-
         Raises:
             StoreError: The store was destroyed meanwhile.
+
+        Cancellation: safe.
         """
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()

@@ -98,10 +98,10 @@ class CompareAndSetStore(abc.ABC, Generic[C, V]):
     async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
         """Return the checkpoint of the shard, and fence off other stores of it.
 
-        Cancellation: aborts — other stores may have been fenced off.
-
         Raises:
             StoreError: The record isn't one of a checkpoint, or is damaged.
+
+        Cancellation: aborts — other stores may have been fenced off.
         """
         while True:
             record = await self.load_record(shard.fqn)

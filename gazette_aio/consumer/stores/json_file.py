@@ -47,7 +47,7 @@ class JSONFileStore(Generic[S]):
     It's for states of up to some megabytes. With a recorder, the file is recorded in the recovery
     log of the shard, in the form that Gazette's own JSONFileStore reads and writes. Without one, it
     is a file of this machine: the state is lost to a member elsewhere that the shard moves to, so
-    this is for a single member. Stores of several processes which share the directory fence off
+    this is for a single member. Stores of several processes that share the directory fence off
     each other.
 
     Args:
@@ -112,10 +112,10 @@ class JSONFileStore(Generic[S]):
     ) -> Checkpoint:
         """Read the file, and fence off other stores of its directory.
 
-        Cancellation: safe — other stores may have been fenced off.
-
         Raises:
             StoreError: The file can't be read, or isn't valid.
+
+        Cancellation: safe — other stores may have been fenced off.
         """
         if self._recorder is None:
             self._fence = await _unlocked(self._take, asyncio.sleep)

@@ -1,4 +1,4 @@
-"""What stores need of the recorder of their directory, and how they record a transaction."""
+"""Protocols of the recorder of a store's directory, and the recording of a transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FileRecorder(Protocol):
-    """What a store of files needs of the recorder of its directory. Threads may call it."""
+    """Recorder, as far as stores of files use it. Threads may call it."""
 
     @property
     def directory(self) -> str:
@@ -45,13 +45,13 @@ class FileRecorder(Protocol):
 
 
 class DirectoryRecorder(FileRecorder, Protocol):
-    """What a store needs of its recorder that records whatever happens in its directory."""
+    """Recorder, as far as stores use it that record all that happens in their directory."""
 
     before_hints: Callable[[], Awaitable[None]] | None
     """Called before hints are built."""
 
     def fail(self, error: StoreError, /) -> None:
-        """Record nothing further, and drop what isn't appended. An open `atomic()` block isn't."""
+        """Record nothing further, and drop what isn't appended, open `atomic()` blocks included."""
         ...
 
     def record_link(self, source: str, target: str, /) -> None:

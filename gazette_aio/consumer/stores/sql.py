@@ -132,10 +132,10 @@ class SQLStore:
     async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
         """Return the checkpoint of the shard, and fence off other stores of it.
 
-        Cancellation: aborts — other stores may have been fenced off.
-
         Raises:
             StoreError: The table is missing, the database can't be reached, or it refuses.
+
+        Cancellation: aborts — other stores may have been fenced off.
         """
         connection = await self.transaction()
         table, of_shard = self._table, self._table.c.shard_fqn == shard.fqn

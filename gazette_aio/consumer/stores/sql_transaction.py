@@ -50,10 +50,10 @@ class SQLTransaction:
     async def connection(self) -> AsyncConnection:
         """Return the connection, once the transaction has begun.
 
-        Cancellation: safe.
-
         Raises:
             StoreError: It couldn't be begun.
+
+        Cancellation: safe.
         """
         await asyncio.wait((self._begun,))
         if self._begun.cancelled():
@@ -67,6 +67,8 @@ class SQLTransaction:
         Raises:
             StoreError: The application has ended the transaction itself.
             SQLAlchemyError: The commit failed. It may have taken effect.
+
+        Cancellation: aborts — it may have committed.
         """
         if self._transaction is None or not self._transaction.is_active:
             raise StoreError("the application ended the transaction of its store")

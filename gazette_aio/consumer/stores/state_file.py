@@ -85,7 +85,7 @@ def decode_state_file(content: bytes) -> StateFile:
     first, *middle = content.rstrip().split(b"\n")
     offsets = _decode("offsets", b"{}" if first == b"null" else first, dict[str, int])
     if not middle:
-        raise StoreError("decode(state): it's missing")
+        raise StoreError("decode(state): the state is missing")
     last = middle.pop() if len(middle) > 1 else b"{}"
     decoded = _decode("checkpoint", last, _Checkpoint)
     checkpoint = Checkpoint()

@@ -79,7 +79,10 @@ class EachMessage:
         self._clock = clock
 
     async def consume(self, run: Sequence[Envelope[Any]], deadline: float, /) -> Consumed:
-        """Consume messages one by one. See `Consumer`."""
+        """Consume messages one by one. See `Consumer`.
+
+        Cancellation: aborts — the hook is cancelled, and the transaction fails.
+        """
         hook, clock = self._hook, self._clock
         shard, store, publisher = self._shard, self._store, self._publisher
         count = 0
@@ -122,7 +125,10 @@ class EachMessageInThread:
         self._clock = clock
 
     async def consume(self, run: Sequence[Envelope[Any]], deadline: float, /) -> Consumed:
-        """Consume messages one by one. See `Consumer`."""
+        """Consume messages one by one. See `Consumer`.
+
+        Cancellation: aborts — the hook's call goes on in its thread, and the transaction fails.
+        """
         consumed = await self._thread.call(self._consume, run, deadline)
         await self._publisher.handed_over()
         return consumed
@@ -162,7 +168,10 @@ class Batch:
         self._thread = thread
 
     async def consume(self, run: Sequence[Envelope[Any]], deadline: float, /) -> Consumed:  # noqa: ARG002
-        """Consume a batch, of which all messages are started at once. See `Consumer`."""
+        """Consume a batch, of which all messages are started at once. See `Consumer`.
+
+        Cancellation: aborts — the transaction fails. A hook in a thread goes on.
+        """
         try:
             count: Any
             if self._thread is not None and self._in_thread is not None:
@@ -222,10 +231,10 @@ class DecodingConsumer:
     async def consume(self, rows: Sequence[Envelope[Any]], begin: int, deadline: float) -> Consumed:
         """Consume messages `rows[begin:]`, or the first of them.
 
-        Cancellation: aborts — a plain hook in a thread is waited for.
-
         Raises:
             TransactionError: The first message can't be decoded, or the hook failed.
+
+        Cancellation: aborts — a plain hook in a thread is waited for.
         """
         if rows is not self._rows:
             self._rows, self._decoded, self._bad = rows, 0, None

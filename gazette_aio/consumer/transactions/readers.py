@@ -57,7 +57,10 @@ class Readers(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """End reading. Idempotent."""
+        """End reading. Idempotent.
+
+        Cancellation: safe — reading ends anyway.
+        """
         ...
 
 

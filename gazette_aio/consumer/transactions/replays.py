@@ -30,7 +30,10 @@ class Replay(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """End reading. Idempotent."""
+        """End reading. Idempotent.
+
+        Cancellation: safe — reading ends anyway.
+        """
         ...
 
 
@@ -64,6 +67,8 @@ class JournalReplay(Owner):
 
         Raises:
             ReplayError: Content of the range can't be read, or isn't there.
+
+        Cancellation: aborts — the replay must be closed.
         """
         while not (run := self._next_run()):
             try:
@@ -116,7 +121,10 @@ class ProducerReplay(Owner):
         self._clock = clock
 
     async def next(self) -> Sequence[Envelope[Any]] | None:
-        """Return the next messages, or None at the end. See `Replay`."""
+        """Return the next messages, or None at the end. See `Replay`.
+
+        Cancellation: aborts — the replay must be closed.
+        """
         run: list[Envelope[Any]] = []
         end = self._clock() + 0.001
         async for envelope in self._messages:

@@ -139,7 +139,10 @@ class TransactionRun:
         self._started: OpFuture[None] | None = None  # Commit of the transaction that's begun.
 
     async def run(self) -> None:
-        """Run transactions until reading has ended, and all is acknowledged."""
+        """Run transactions until reading has ended, and all is acknowledged.
+
+        Cancellation: aborts — the current transaction fails, and the prior one may still commit.
+        """
         # Invariant: recovered acknowledgements are first in line in their journals.
         await self._acks.append_recovered(self._intents)
         self._watch(self._acks.pending)
@@ -148,7 +151,7 @@ class TransactionRun:
             self._readers.start()
             await self._run()
         except BaseException as error:
-            # The hook, and tasks which wait to publish, would wait until the end of the block.
+            # The hook, and tasks that wait to publish, would wait until the end of the block.
             self._block.fail(error)
             if self._is_begun:
                 self._is_begun = False
@@ -159,7 +162,10 @@ class TransactionRun:
             self._block.end()
 
     async def aclose(self) -> None:
-        """End reading, and forget the prior transaction, which may still commit."""
+        """End reading, and forget the prior transaction, which may still commit.
+
+        Cancellation: safe — reading ends anyway.
+        """
         for future in self._watched:
             future.remove_done_callback(self._observe)
         self._watched = []

@@ -54,7 +54,7 @@ class TypedAdapter(Protocol):
 
 @runtime_checkable
 class FrameUUIDAdapter(Protocol):
-    """An adapter which reads the UUID of a message from its bytes, without decoding the rest.
+    """An adapter that reads the UUID of a message from its bytes, without decoding the rest.
 
     Its messages are decoded after they commit, and never if they don't.
     """
@@ -66,7 +66,7 @@ class FrameUUIDAdapter(Protocol):
 
 @runtime_checkable
 class StampingAdapter(Protocol[T_contra]):
-    """An adapter which encodes and stamps messages in one step, without UUID objects."""
+    """An adapter that encodes and stamps messages in one step, without UUID objects."""
 
     def encoder(
         self, producer: bytes, flags: int, suffix: bytes = b""
@@ -95,7 +95,7 @@ class SplitMessages(NamedTuple):
 
 @runtime_checkable
 class SplittingAdapter(Protocol[T_contra]):
-    """An adapter which encodes many messages at once, before their UUIDs are known."""
+    """An adapter that encodes many messages at once, before their UUIDs are known."""
 
     uuid_is_text: bool
     """Whether UUIDs are text, or else 16 bytes."""

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class CSVAdapter:
     """Adapter of records: lists of fields, one of which is the UUID. Made by `csv_adapter()`.
 
-    Fields which aren't UTF-8 keep their bytes as surrogate escapes.
+    Fields that aren't UTF-8 keep their bytes as surrogate escapes.
     """
 
     uuid_is_text = True
@@ -35,7 +35,7 @@ class CSVAdapter:
 
     @property
     def uuid_column(self) -> int:
-        """Index of the field which holds the UUID."""
+        """Index of the field that holds the UUID."""
         return self._uuid_column
 
     def decode(self, frame: bytes) -> list[str]:
@@ -49,7 +49,7 @@ class CSVAdapter:
         """Return the record of `message`, whose UUID column is replaced.
 
         Raises:
-            ValidationError: If it has another number of fields than the journal's records.
+            ValidationError: It has another number of fields than the journal's records.
         """
         head, rest = self._split(message)
         return head + str(uuid).encode() + rest
@@ -58,7 +58,7 @@ class CSVAdapter:
         """Return the records of messages, without their UUIDs.
 
         Raises:
-            ValidationError: If one has another number of fields than the journal's records.
+            ValidationError: One has another number of fields than the journal's records.
         """
         parts = [self._split(message) for message in messages]
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
@@ -81,7 +81,7 @@ class CSVAdapter:
         """Return the UUID of a record.
 
         Raises:
-            ValidationError: If it's invalid.
+            ValidationError: It's invalid.
         """
         if len(message) <= self._uuid_column:
             raise ValidationError("fields are empty")
@@ -91,7 +91,7 @@ class CSVAdapter:
         """Return a record of empty fields, but for the UUID.
 
         Raises:
-            ValidationError: If unknown number of columns yet.
+            ValidationError: The number of columns isn't known yet.
         """
         if self._columns is None:
             raise ValidationError("unknown number of columns")
@@ -133,13 +133,13 @@ def csv_adapter(
             order.
         columns: Number of fields of each record of `list[str]`. By default that of the first record
             which is encoded or decoded.
-        uuid_column: Index of the field which holds the UUID as text.
+        uuid_column: Index of the field that holds the UUID as text.
 
     Raises:
-        ConfigurationError: If there's no such column, or the type isn't supported.
+        ConfigurationError: There's no such column, or the type isn't supported.
     """
     if type is list or get_origin(type) is list:
         return CSVAdapter(columns, uuid_column)
     if columns is not None:
-        raise ConfigurationError("columns: the type has the number of columns")
+        raise ConfigurationError("columns: the type determines the number of columns")
     return TypedCSVAdapter(type, CSVAdapter(column_count(type), uuid_column))

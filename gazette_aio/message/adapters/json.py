@@ -46,7 +46,7 @@ _pack_low = Struct(">I").pack
 
 
 class JSONAdapter(Generic[T]):
-    """Adapter of messages which are JSON objects. Made by `json_adapter()`.
+    """Adapter of messages that are JSON objects. Made by `json_adapter()`.
 
     The UUID is text. It's written in the place of the message's own member for it, or else as the
     first member. On reading, a missing or null UUID is zero.
@@ -96,7 +96,7 @@ class JSONAdapter(Generic[T]):
         """Return the document of `message`, stamped with `uuid`.
 
         Raises:
-            ValidationError: If it's not an object, or holds a float which JSON can't.
+            ValidationError: It's not an object, or holds a float that JSON can't.
         """
         head, rest = self._split(message)
         return head + str(uuid).encode() + rest
@@ -145,7 +145,7 @@ class JSONAdapter(Generic[T]):
                             else:
                                 usual = document.find(b"null") < 0
                         except (AttributeError, TypeError, OverflowError):
-                            usual = False  # It isn't the float which the type promises.
+                            usual = False  # It isn't the float that the type promises.
                     if check_lines and b"\n" in document:
                         usual = False
                     if usual:
@@ -194,7 +194,7 @@ class JSONAdapter(Generic[T]):
             if self._floats_of is not None:
                 return isfinite(sum(chain.from_iterable(map(self._floats_of, messages))))
         except (AttributeError, TypeError, ValueError, OverflowError):
-            pass  # They aren't the floats which the type promises.
+            pass  # They aren't the floats that the type promises.
         return False
 
     def _split(self, message: T) -> tuple[bytes, bytes]:
@@ -209,14 +209,14 @@ class JSONAdapter(Generic[T]):
         return self.split_document(document, own_uuid=own_uuid)
 
     def split_document(self, document: bytes, *, own_uuid: bool = True) -> tuple[bytes, bytes]:
-        """Return a document before and after its UUID, or the place of a UUID which it lacks.
+        """Return a document before and after its UUID, or the place of a UUID that it lacks.
 
         Args:
             document: A JSON object.
             own_uuid: Whether it may have a member for the UUID.
 
         Raises:
-            ValidationError: If it's not an object.
+            ValidationError: It's not an object.
         """
         if not own_uuid:
             if document.startswith(_MEMBER_FOLLOWS):
@@ -240,9 +240,9 @@ class JSONAdapter(Generic[T]):
         Of several members of one name on the path to the UUID, the last one is kept.
 
         Raises:
-            ValidationError: If they're not an object.
-            msgspec.DecodeError: If they're not JSON.
-            UnicodeDecodeError: If they're not UTF-8.
+            ValidationError: They're not an object.
+            msgspec.DecodeError: They're not JSON.
+            UnicodeDecodeError: They're not UTF-8.
         """
         self._uuid_decoder.decode(document)
         if not document.isascii():
@@ -276,7 +276,7 @@ class JSONAdapter(Generic[T]):
         """Return the UUID of `message`; zero if it has none, or its type has no such member.
 
         Raises:
-            ValidationError: If its UUID is invalid.
+            ValidationError: Its UUID is invalid.
         """
         kind: Any = type(message)
         if self._enc_hook is not None and is_custom(kind):
@@ -287,8 +287,8 @@ class JSONAdapter(Generic[T]):
         """Return the UUID of a document, without decoding the rest of it.
 
         Raises:
-            ValidationError: If its UUID is invalid.
-            msgspec.DecodeError: If it's not a JSON object or null.
+            ValidationError: Its UUID is invalid.
+            msgspec.DecodeError: It's not a JSON object or null.
         """
         value: Any = self._uuid_decoder.decode(frame)
         for _ in self._path:
@@ -299,7 +299,7 @@ class JSONAdapter(Generic[T]):
 
     @property
     def uuid_path(self) -> tuple[str, ...]:
-        """Names of the members which lead to the UUID."""
+        """Names of the members that lead to the UUID."""
         return self._path
 
     @property

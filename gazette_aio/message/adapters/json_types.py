@@ -75,13 +75,13 @@ def json_adapter(
     Args:
         type: Type of messages: dict, or a msgspec Struct, a union of tagged Structs (`A | B`), a
             dataclass or a pydantic model. The type needs no member for the UUID.
-        uuid_path: Names of the members which lead to the UUID, separated by dots.
+        uuid_path: Names of the members that lead to the UUID, separated by dots.
         enc_hook: Called with each value of a type that msgspec doesn't know, the message itself
             included. It returns the value to encode in its place.
         dec_hook: Called with each such type and a decoded value. It returns a value of the type.
 
     Raises:
-        ConfigurationError: If the type isn't supported, the path is invalid, pydantic isn't
+        ConfigurationError: The type isn't supported, the path is invalid, pydantic isn't
             installed, or hooks are given for bytes, or for a pydantic model, which has its own.
     """
     path = _parse_path(uuid_path)

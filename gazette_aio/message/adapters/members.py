@@ -106,7 +106,7 @@ def may_hold_raw(kind: type | Any) -> bool:
 
 
 def float_members(kind: type | Any) -> tuple[str, ...]:
-    """Return paths of the attributes which are floats, if a type holds floats nowhere else.
+    """Return paths of the attributes that are floats, if a type holds floats nowhere else.
 
     Names of a path are separated by dots, as attrgetter() has them.
     """
@@ -167,7 +167,7 @@ def union_members(kind: Any) -> tuple[Any, ...]:
     """Return the Structs of a union, or the type itself if it's no union.
 
     Raises:
-        TypeError: If a member of the union is no Struct.
+        TypeError: A member of the union is no Struct.
     """
     if get_origin(kind) not in (UnionType, Union):
         return (kind,)

@@ -40,7 +40,7 @@ class ProtobufAdapter(Generic[M]):
         """Classes of messages."""
         self._parse = cls.FromString
         self._field = uuid_field
-        # Wire: one which is there is written even if it's empty, and the last one of all counts.
+        # Wire: one that is there is written even if it's empty, and the last one of all counts.
         self._is_set: Callable[[M], object] = (
             (lambda message: message.HasField(uuid_field))
             if field.has_presence
@@ -74,7 +74,7 @@ class ProtobufAdapter(Generic[M]):
         return SplitMessages(self._tag, b"", [self._rest(message) for message in messages])
 
     def message(self, fields: dict[str, Any]) -> M:
-        """Return a message of values by the names of fields. Values which are None are left out.
+        """Return a message of values by the names of fields. Values that are None are left out.
 
         Raises:
             ValueError: There's no such field.
@@ -97,7 +97,7 @@ class ProtobufAdapter(Generic[M]):
         """Return the UUID of `message`.
 
         Raises:
-            ValidationError: If it isn't of 16 bytes.
+            ValidationError: It isn't of 16 bytes.
         """
         raw: bytes = getattr(message, self._field)
         return uuid_from_bytes(raw) if raw else ZERO_UUID
@@ -119,9 +119,9 @@ def protobuf_adapter(cls: type[M], uuid_field: str = "uuid") -> ProtobufAdapter[
 
     Args:
         cls: The class.
-        uuid_field: Name of its bytes field which holds the UUID.
+        uuid_field: Name of its bytes field that holds the UUID.
 
     Raises:
-        ConfigurationError: If the class has no such field.
+        ConfigurationError: The class has no such field.
     """
     return ProtobufAdapter(cls, uuid_field)

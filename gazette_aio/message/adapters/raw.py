@@ -51,7 +51,7 @@ class RawAdapter:
         """Return an acknowledgement.
 
         Raises:
-            ValidationError: If the adapter has no `acknowledgement`.
+            ValidationError: The adapter has no `acknowledgement`.
         """
         if self._acknowledgement is None:
             raise ValidationError("raw messages have no acknowledgement")
@@ -64,7 +64,7 @@ def raw_adapter(
     stamp: Callable[[bytes, UUID], bytes] | None = None,
     acknowledgement: Callable[[UUID], bytes] | None = None,
 ) -> Adapter[bytes]:
-    """Return an adapter of messages which are bytes.
+    """Return an adapter of messages that are bytes.
 
     Args:
         uuid: Returns the UUID of a message; or names the members on the path to it, if messages

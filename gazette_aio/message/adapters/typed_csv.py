@@ -85,7 +85,7 @@ class TypedCSVAdapter(Generic[T]):
         """Return the UUID of a record.
 
         Raises:
-            ValidationError: If it's invalid.
+            ValidationError: It's invalid.
         """
         return self.records.uuid(self.records.decode(frame))
 
@@ -107,7 +107,7 @@ def column_count(kind: type) -> int:
 
 
 def _members_of(kind: type[Any]) -> tuple[list[str], list[str], list[int]]:
-    """Return attributes and encoded names of members, and indices of those which may be null."""
+    """Return attributes and encoded names of members, and indices of those that may be null."""
     try:
         info: Any = msgspec.inspect.type_info(kind)
     except (TypeError, NameError) as error:

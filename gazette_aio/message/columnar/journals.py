@@ -90,7 +90,7 @@ class RecordsByJournal:
         """Return the options of the outputs of an adapter's messages.
 
         Raises:
-            ConfigurationError: If the schema doesn't fit documents of the adapter.
+            ConfigurationError: The schema doesn't fit documents of the adapter.
         """
         options = self._options
         if options is None or options.adapter is not adapter:
@@ -101,7 +101,7 @@ class RecordsByJournal:
         """Begin the content of a journal, and keep its known state.
 
         Raises:
-            ConfigurationError: If the schema doesn't fit documents of the journal's adapter.
+            ConfigurationError: The schema doesn't fit documents of the journal's adapter.
         """
         journal, options = journal_format.journal, self.options_of(journal_format.adapter)
         if journal in self._records:

@@ -1,4 +1,4 @@
-"""Outputs of messages: record batches, and errors of messages which can't be decoded."""
+"""Outputs of messages: record batches, and errors of messages that can't be decoded."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RecordOptions:
     acks: bool
     """Whether acknowledgements are rows as well; of nulls, if documents are decoded."""
     skip_errors: bool
-    """Whether messages which can't be decoded are skipped, and counted."""
+    """Whether messages that can't be decoded are skipped, and counted."""
     strict_uuid: bool
     max_frame_bytes: int
     batch_bytes: int
-    """Bytes of content which are split and sequenced at once."""
+    """Bytes of content that are split and sequenced at once."""
     start_clock: int = 0
     """Messages with older clocks are skipped; none if zero."""
 
@@ -57,7 +57,7 @@ class RecordOptions:
 
 
 class Progress(NamedTuple):
-    """Number of messages of a plan which were delivered."""
+    """Number of messages of a plan that were delivered."""
 
     delivered: int | None = None
     """Number of its rows; None for all of the plan, its replay included."""
@@ -85,7 +85,7 @@ class OutputMaker(Protocol):
 
     @property
     def skipped(self) -> int:
-        """Number of messages and frames which were skipped as they can't be decoded."""
+        """Number of messages and frames that were skipped as they can't be decoded."""
         ...
 
     def make(
@@ -143,7 +143,7 @@ class RecordMaker:
         self.journal = journal
         self.options = options
         self.skipped: int = 0
-        """Number of messages and frames which were skipped as they can't be decoded."""
+        """Number of messages and frames that were skipped as they can't be decoded."""
         self._explain = explain
         documents = options.documents
         self._builder = RecordBuilder(journal, None if documents is None else documents.schema)

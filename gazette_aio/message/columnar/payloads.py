@@ -1,9 +1,9 @@
 """Bytes of messages, held while the sequencer decides on them.
 
 Rows are addressed as by a `ColumnarSequencer`: as a table of the rows carried over from earlier
-batches, followed by the rows of the present batch. Bytes stay in the buffers which they were read
-into while at least half of such a buffer belongs to rows which are still wanted; otherwise these
-rows move to a buffer of their own. Each move at least halves the memory which a buffer pins, and
+batches, followed by the rows of the present batch. Bytes stay in the buffers that they were read
+into while at least half of such a buffer belongs to rows that are still wanted; otherwise these
+rows move to a buffer of their own. Each move at least halves the memory that a buffer pins, and
 small buffers of similar size are merged, so that a row is copied a few times at most, however many
 batches its transaction spans.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Places = NDArray[np.int32] | Indices
 
 MAX_TAKE_BYTES = 1 << 30
-"""Largest size of the messages which are processed at once, and of a single one."""
+"""Largest size of the messages that are processed at once, and of a single one."""
 
 MAX_OFFSET = (1 << 31) - 1  # Of Arrow's binary type, which has 32-bit offsets.
 _SMALL_BYTES = 1 << 20
@@ -129,7 +129,7 @@ class Payloads:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the buffers which are held."""
+        """Bytes of the buffers that are held."""
         return sum(chunk.data.size for chunk in self._chunks)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class Payloads:
         """Append the rows of `region`.
 
         Raises:
-            OverflowError: If they span more than 2 GiB.
+            OverflowError: They span more than 2 GiB.
         """
         if not region.rows:
             return

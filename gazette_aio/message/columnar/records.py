@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 METADATA_NAMES = ("_journal", "_begin", "_end", "_timestamp", "_clock", "_producer", "_flags")
 """Names of the columns before those of documents."""
 VALUE_NAME = "_value"
-"""Name of the column of messages which aren't decoded."""
+"""Name of the column of messages that aren't decoded."""
 
 _METADATA_TYPES = (
     pa.dictionary(pa.int32(), pa.string()),
@@ -93,7 +93,7 @@ def timestamps(clocks: NDArray[np.uint64], validity: Any = None) -> Any:
 
     Args:
         clocks: The clocks.
-        validity: Bitmap of values which aren't null, if there are nulls.
+        validity: Bitmap of values that aren't null, if there are nulls.
     """
     # Ticks have 60 bits, so that microseconds fit into signed ones with room to spare.
     since_1582 = (clocks >> _COUNTER_BITS) // _TICKS_PER_MICROSECOND

@@ -33,7 +33,7 @@ _BLOCK_ROWS = 1 << 13  # So that what's gathered of them stays in the CPU's cach
 _FEW_ROWS = 8  # So few are read sooner one by one.
 _SCALAR_ROWS = 1024
 MAX_BAD_ROWS = 256
-"""Bad rows which are read without a pause: it takes some milliseconds."""
+"""Bad rows that are read without a pause: it takes some milliseconds."""
 
 _DASH = 45
 # Of numpy's own type, as its versions differ in what becomes of Python's numbers.
@@ -80,7 +80,7 @@ class UuidReader:
 
     Args:
         adapter: Adapter of its messages.
-        strict: Refuse UUIDs which are neither zero nor of version 1 and the RFC 4122 variant.
+        strict: Refuse UUIDs that are neither zero nor of version 1 and the RFC 4122 variant.
         paths: Fast paths: `place` for UUIDs at their usual place, and `text` for JSON messages with
             the UUID elsewhere. Without both, messages are read one by one.
     """
@@ -100,12 +100,12 @@ class UuidReader:
             self._place = adapter.uuid_place
         self._gathers = "place" in paths and self._place is not None
         self._text_of: _TextReader | None = None
-        # Only messages which don't have their UUID at its usual place are known to be left to it.
+        # Only messages that don't have their UUID at its usual place are known to be left to it.
         if "text" in paths and self._gathers is bool(self._place):
             self._text_of = _text_reader(adapter)
 
     def read(self, region: Region) -> tuple[UuidColumns, list[BadFrame]]:
-        """Return the UUIDs of a region, up to the first which can't be read.
+        """Return the UUIDs of a region, up to the first that can't be read.
 
         Returns:
             UUIDs of the first rows, and errors of the rows directly after them. More bad rows may
@@ -159,7 +159,7 @@ class UuidReader:
             if good is None:
                 good = np.arange(rows)
             if valid < len(good):
-                # Rows behind the first which is refused don't matter.
+                # Rows behind the first that is refused don't matter.
                 refused = good[valid : valid + 1]
                 rows = int(refused[0]) + 1
                 good = good[:valid]
@@ -208,7 +208,7 @@ class UuidReader:
     def _read_texts(
         self, text_of: _TextReader, block: Region, rows: Indices, numbers: _Numbers
     ) -> Indices:
-        """Read UUIDs of JSON messages which are canonical text; return the rows of all others."""
+        """Read UUIDs of JSON messages that are canonical text; return the rows of all others."""
         data, (decode, member) = block.data, text_of
         texts: list[str] = []
         read: list[int] = []
@@ -261,7 +261,7 @@ def _text_reader(adapter: Adapter[Any]) -> _TextReader | None:
 
 
 def _parse(texts: _Bytes) -> tuple[_Words, Indices | None]:
-    """Parse rows of 36 bytes; return the words of those which are UUIDs, and which: all if None."""
+    """Parse rows of 36 bytes; return the words of those that are UUIDs, and which: all if None."""
     parsed = None
     if not bool((texts[:, 8:24:5] == _DASH).all()) or (raw := _unhex(texts)) is None:
         kinds = np.frombuffer(texts.tobytes().translate(_KINDS), np.uint8)
@@ -299,7 +299,7 @@ def _take_apart(words: _Words) -> _Numbers:
 
 
 def _count_valid(words: _Words) -> int:
-    """Return how many UUIDs precede the first which is neither of version 1 nor zero."""
+    """Return how many UUIDs precede the first that is neither of version 1 nor zero."""
     high, low = words[0::2], words[1::2]
     valid = ((high >> _12) & _NIBBLE == _VERSION) & (low >> _62 == _VARIANT)
     valid |= (high | low) == _ZERO

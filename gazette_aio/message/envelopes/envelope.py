@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
-    """A message, the parts of its UUID, and the range of the journal which holds it.
+    """A message, the parts of its UUID, and the range of the journal that holds it.
 
     The message of an acknowledgement (`flags == ACK_TXN`) is decoded from its frame, or None where
     the message type can't be decoded from an acknowledgement.
@@ -44,7 +44,7 @@ class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
     explicit_uuid: UUID | None = None
     """The UUID, if it isn't the version 1 UUID of clock, flags and producer."""
     slot: int = 0
-    """Position in the ring of a Sequencer which holds this envelope."""
+    """Position in the ring of a Sequencer that holds this envelope."""
 
     @property
     def uuid(self) -> UUID:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Decoder, Frames
 
 RUN_LIMIT = 1024
-"""Largest number of messages which are processed without a pause."""
+"""Largest number of messages that are processed without a pause."""
 
 
 class JournalSplitter:

@@ -50,12 +50,12 @@ class EnvelopeBuilder:
 
     A UUID is read from its usual place, if the adapter has one. All of a UUID but the low 32 bits
     of its timestamp recurs in the messages of a producer for minutes: it's looked up rather than
-    parsed, and a UUID which is found is known to be well-formed.
+    parsed, and a UUID that is found is known to be well-formed.
 
     Args:
         journal: Name of the journal.
         adapter: Adapter of its messages.
-        strict: Refuse UUIDs which are neither zero nor of version 1 and the RFC 4122 variant.
+        strict: Refuse UUIDs that are neither zero nor of version 1 and the RFC 4122 variant.
         origin: Origin of the envelopes.
     """
 

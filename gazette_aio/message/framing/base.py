@@ -53,7 +53,7 @@ class Framing(abc.ABC):
     A framing needs `content_type`, `encode()` and `decoder()`. The other members declare what is
     special about its frames. Each is optional, and allows a shorter way to the same result. A
     subclass of a framing inherits declarations only while it inherits `encode()` and `decoder()`:
-    one which overrides either has the defaults again, unless it declares them itself.
+    one that overrides either has the defaults again, unless it declares them itself.
 
     Register a framing by `register_framing()`.
     """
@@ -68,7 +68,7 @@ class Framing(abc.ABC):
     """Whether `encode()` takes any bytes, and never raises."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Reset what base classes declare of frames which this class makes or splits otherwise."""
+        """Reset what base classes declare of frames that this class makes or splits otherwise."""
         super().__init_subclass__(**kwargs)
         changed = min(_depth(cls, "encode"), _depth(cls, "decoder"))
         for name in _DECLARATIONS:
@@ -83,12 +83,12 @@ class Framing(abc.ABC):
     def decoder(
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> Decoder:
-        """Return a decoder of content which begins at `offset`."""
+        """Return a decoder of content that begins at `offset`."""
 
     def splitter(
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> RegionSplitter:
-        """Return a splitter of content which begins at `offset`, into columns. It needs numpy.
+        """Return a splitter of content that begins at `offset`, into columns. It needs numpy.
 
         It returns the frames and errors of `decoder()`, and by default takes them from there.
         """
@@ -115,7 +115,7 @@ class Splitter(Protocol):
 
     @property
     def offset(self) -> int:
-        """Offset of the next frame: of the first byte which wasn't returned or discarded."""
+        """Offset of the next frame: of the first byte that wasn't returned or discarded."""
         ...
 
     @property
@@ -145,7 +145,7 @@ class Decoder(Splitter, Protocol):
         Raises:
             DesyncDetectedError: Garbage was skipped.
             FrameTooLargeError: A frame beyond the limit was skipped.
-            FramingError: A frame which can't be delimited was skipped.
+            FramingError: A frame that can't be delimited was skipped.
             UnexpectedEOFError: Content ended within a frame; raised again by each call.
         """
         ...
@@ -159,12 +159,12 @@ class Decoder(Splitter, Protocol):
 
 
 class QueueingDecoder:
-    """Base of decoders which queue runs of frames, and errors between them, in `feed()`."""
+    """Base of decoders that queue runs of frames, and errors between them, in `feed()`."""
 
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._ready: deque[Frames | GazetteError] = deque()
-        self._index = 0  # Frames of the first run which were returned.
+        self._index = 0  # Frames of the first run that were returned.
         self._tail_offset = offset  # Offset after all frames and errors in the queue.
         self._ended = False
 

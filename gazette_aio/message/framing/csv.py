@@ -58,7 +58,7 @@ class CSVFraming(Framing):
         )
 
     def for_ranges(self) -> Self:
-        """Return a framing which takes records of any number of fields."""
+        """Return a framing that takes records of any number of fields."""
         framing = copy.copy(self)
         framing.same_width = False
         return framing
@@ -79,7 +79,7 @@ class CSVDecoder(QueueingDecoder):
         self._lines = LineDecoder(offset, max_frame_bytes=max_frame_bytes)
         self._lenient_eof = lenient_eof
         self._same_width = same_width
-        self._line = 0  # Number of lines which were read.
+        self._line = 0  # Number of lines that were read.
         self._field_count = 0
         self._record: RecordParser | None = None
         self._record_bytes = 0  # Including blank lines before the record.
@@ -111,7 +111,7 @@ class CSVDecoder(QueueingDecoder):
         self._queue_run()
 
     def _read_line(self, line: bytes) -> None:
-        """Read a line, and queue the record or error which it completes."""
+        """Read a line, and queue the record or error that it completes."""
         self._line += 1
         self._record_bytes += len(line)
         text = line[:-2] + b"\n" if line.endswith(b"\r\n") else line
@@ -260,7 +260,7 @@ class RecordParser:
             if quote == -1:
                 field += text[position:]
                 self._column = size + 1
-                # Content which doesn't end in a newline has ended: no more lines follow.
+                # Content that doesn't end in a newline has ended: no more lines follow.
                 return False
             field += text[position:quote]
             position = quote + 1
@@ -297,7 +297,7 @@ def parse_record(payload: bytes) -> list[bytes]:
     """Return the fields of one record.
 
     Raises:
-        FramingError: If `payload` isn't one record.
+        FramingError: `payload` isn't one record.
     """
     parser = RecordParser(1)
     lines = payload.split(b"\n")

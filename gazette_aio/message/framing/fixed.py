@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing.regions import RegionSplitter
 
 FIXED_FRAME_WORD = b"\x66\x33\x93\x36"
-"""Magic word which begins each frame."""
+"""Magic word that begins each frame."""
 FIXED_FRAME_HEADER_LENGTH = 8
 """Length of the magic word and the little-endian length after it."""
 
@@ -57,7 +57,7 @@ class FixedFraming(Framing):
 class FixedDecoder(QueueingDecoder):
     """Splits content into fixed frames.
 
-    Content which doesn't start with the magic word is skipped up to the next magic word in the
+    Content that doesn't start with the magic word is skipped up to the next magic word in the
     buffer. Without one, all but the last three bytes, which may begin one, are skipped. Each skip
     raises a DesyncDetectedError, so that one region of garbage may raise several.
     """
@@ -134,7 +134,7 @@ class FixedDecoder(QueueingDecoder):
 def refuse_fixed(
     data: bytes | bytearray, at: int, base: int, limit: int
 ) -> tuple[FrameTooLargeError | DesyncDetectedError, int]:
-    """Return the error of bytes which begin no frame, and the index to continue at.
+    """Return the error of bytes that begin no frame, and the index to continue at.
 
     Args:
         data: Content, with a complete header at `at`.
@@ -185,7 +185,7 @@ def unpack_fixed_frame(buffer: bytes | bytearray, offset: int = 0) -> bytes | No
     """Return the frame of `buffer` at `offset`, with its header, or None if it's incomplete.
 
     Raises:
-        DesyncDetectedError: If it doesn't start with the magic word. The `begin` and `end` of the
+        DesyncDetectedError: It doesn't start with the magic word. The `begin` and `end` of the
             error are the range of `buffer` to skip.
     """
     if len(buffer) - offset < FIXED_FRAME_HEADER_LENGTH:

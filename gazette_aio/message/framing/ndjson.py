@@ -29,7 +29,7 @@ class NDJSONFraming(Framing):
         """Return `message` as a line.
 
         Raises:
-            ValidationError: If it's more than one line.
+            ValidationError: It's more than one line.
         """
         if b"\n" in message:
             raise ValidationError("message must be one line")
@@ -53,7 +53,7 @@ class NDJSONFraming(Framing):
 class LineDecoder(QueueingDecoder):
     """Splits content into lines. A last line without its newline is never returned.
 
-    A line which is too large is refused once it ends, as a whole. Its bytes aren't kept.
+    A line that is too large is refused once it ends, as a whole. Its bytes aren't kept.
     """
 
     def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
@@ -61,7 +61,7 @@ class LineDecoder(QueueingDecoder):
         # Pieces of the unfinished line, joined once it ends: a slow trickle stays linear.
         self._partial: list[bytes] = []
         self._partial_bytes = 0
-        self._skipping = False  # Within a line which is too large.
+        self._skipping = False  # Within a line that is too large.
 
     @property
     def buffered(self) -> int:

@@ -37,7 +37,7 @@ def framing_by_content_type(content_type: str, *, journal: str = "") -> Framing:
         journal: Name of the journal, for errors.
 
     Raises:
-        UnrecognizedContentTypeError: If none is registered.
+        UnrecognizedContentTypeError: None is registered.
     """
     framing = find_framing(content_type)
     if framing is None:

@@ -4,7 +4,7 @@
 | --- | --- |
 | null, and a null of any type | `null` |
 | bool, integers | as they are, exact |
-| floats | the shortest decimal which reads back as the same float of its width |
+| floats | the shortest decimal that reads back as the same float of its width |
 | string | string |
 | binary | string, base64 |
 | decimal | string, as `str(Decimal)` |
@@ -12,7 +12,7 @@
 | date, time | string, RFC 3339 |
 | duration | string, ISO 8601, in seconds, such as `-PT1.5S` |
 | list, struct | array, object |
-| map | object, whose names are the keys, or the texts of keys which aren't strings |
+| map | object, whose names are the keys, or the texts of keys that aren't strings |
 
 Dictionaries, run-end encoded and extension arrays are encoded as their values.
 """
@@ -35,7 +35,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class RefusedValueError(Exception):
-    """A value which JSON can't hold.
+    """A value that JSON can't hold.
 
     Args:
         row: Index of its row.
@@ -49,7 +49,7 @@ class RefusedValueError(Exception):
 
 
 class RefusedTypeError(Exception):
-    """A type which has no form in JSON."""
+    """A type that has no form in JSON."""
 
 
 class Texts(NamedTuple):
@@ -202,7 +202,7 @@ def _timestamps(array: Any, kind: Any) -> Texts:
 
 
 def _fixed_width(texts: Any, kind: Any, width: int, suffix: bytes = b"") -> Texts:
-    """Return texts in quotes, and refuse years which need a sign or five digits."""
+    """Return texts in quotes, and refuse years that need a sign or five digits."""
     wrong = pc.fill_null(pc.not_equal(pc.binary_length(texts), width), pa.scalar(False))  # noqa: FBT003
     if pc.any(wrong).as_py():
         row = int(np.argmax(wrong.to_numpy(zero_copy_only=False)))

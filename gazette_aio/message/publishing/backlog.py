@@ -1,4 +1,4 @@
-"""Messages which were published without waiting, while their journals were busy."""
+"""Messages that were published without waiting, while their journals were busy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.uuid import Clock
 
 MAX_BYTES: Final = 16 << 20
-"""Bytes which may be queued."""
+"""Bytes that may be queued."""
 
 _RUN_BYTES: Final = 1 << 18
 _RUN_MESSAGES: Final = 512
@@ -103,10 +103,10 @@ class Backlog:
     async def drained(self) -> None:
         """Wait until the messages that are queued now were handed to the service.
 
-        Cancellation: safe.
-
         Raises:
             DependencyError: Messages are missing.
+
+        Cancellation: safe.
         """
         last = self._put
         while self._done < last:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
 
 CROWD_BYTES: Final = 1 << 20
-"""Bytes which are written to an append before its content is spilled to disk."""
+"""Bytes that are written to an append before its content is spilled to disk."""
 
 
 class BatchWriter:
@@ -53,12 +53,12 @@ class BatchWriter:
     async def append(self, target: Target, parts: list[Encoded]) -> AsyncAppend:
         """Append parts of a journal, in their order, and return the last append.
 
-        Cancellation: aborts — the messages of one append are kept or dropped as a whole.
-
         Raises:
             MixedTransactionError: The journal has uncommitted messages, and these aren't.
             DependencyError: An error of the journal was cleared meanwhile, or messages of the batch
                 were abandoned.
+
+        Cancellation: aborts — the messages of one append are kept or dropped as a whole.
         """
         journal, done = target[0], 0
         cleared = self._appends.cleared_error(journal)
@@ -66,7 +66,7 @@ class BatchWriter:
             append = await self._appends.start_append(journal)
             try:
                 self._check_producer()
-                # Race: as one message which has waited, these may be of another producer by now.
+                # Race: as one message that has waited, these may be of another producer by now.
                 route = self._routes.route_to(target, self._flags)
                 now_cleared = self._appends.cleared_error(journal)
                 if done and now_cleared is not cleared:

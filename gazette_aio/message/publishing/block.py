@@ -16,7 +16,7 @@ class Block:
 
     Args:
         gate: Gate of the Publisher.
-        backlog: Messages which are queued.
+        backlog: Messages that are queued.
         transaction: What errors call the transaction.
     """
 
@@ -38,21 +38,21 @@ class Block:
     async def require_awaited(self) -> None:
         """Raise unless each call was awaited.
 
-        Cancellation: safe.
-
         Raises:
             NotAwaitedError: At least one call wasn't awaited.
+
+        Cancellation: safe.
         """
         await self._calls.require_awaited()
 
     async def seal(self) -> None:
         """Wait until all messages are with the service, and make other publishing wait.
 
-        Cancellation: aborts — other publishing waits until the block is reopened or ends.
-
         Raises:
             NotAwaitedError: At least one call wasn't awaited.
             DependencyError: Queued messages could not be published.
+
+        Cancellation: aborts — other publishing waits until the block is reopened or ends.
         """
         await self._calls.require_awaited()
         await self._backlog.drained()

@@ -19,9 +19,9 @@ _FEW: Final = 64
 
 
 class Calls:
-    """Calls made in the block of a transaction, and by tasks which were started there.
+    """Calls made in the block of a transaction, and by tasks that were started there.
 
-    Calls of other tasks may begin whenever they want: they belong to the transaction which is open
+    Calls of other tasks may begin whenever they want: they belong to the transaction that is open
     then.
 
     Args:
@@ -34,7 +34,7 @@ class Calls:
         self.last: Any = None
         """Latest call, a coroutine, or None."""
         self._kept: list[Call] = []
-        """Earlier calls which hadn't begun when the next one was made."""
+        """Earlier calls that hadn't begun when the next one was made."""
         self._enough = _FEW
         self._transaction = transaction
 
@@ -60,13 +60,13 @@ class Calls:
     async def require_awaited(self) -> None:
         """Raise unless all calls have begun.
 
-        Cancellation: safe.
-
         Raises:
             NotAwaitedError: At least one call wasn't awaited.
+
+        Cancellation: safe.
         """
         if not self.all_begun():
-            await asyncio.sleep(0)  # Tasks which were just created begin now.
+            await asyncio.sleep(0)  # Tasks that were just created begin now.
         if not self.all_begun():
             made = self._kept if self.last is None else [*self._kept, self.last]
             names = Counter(_name_of(call) for call in made if not _has_begun(call))
@@ -76,7 +76,7 @@ class Calls:
             )
 
     def enter(self) -> None:
-        """Begin to belong to the current task, and the tasks which it starts."""
+        """Begin to belong to the current task, and the tasks that it starts."""
         current_calls.set((*current_calls.get(), self))
 
     def leave(self) -> None:

@@ -60,7 +60,7 @@ class MessageRows(Generic[T]):
         messages: The messages.
         split: Encodes them, as `splitter()` returns it.
         validate: Raises if a message isn't valid.
-        plain: Types of messages which need no validation, as known so far.
+        plain: Types of messages that need no validation, as known so far.
     """
 
     min_slice: int | None = None
@@ -113,15 +113,15 @@ def splitter(adapter: Adapter[T]) -> Callable[[Sequence[T]], Encoded]:
 
 
 async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
-    """Return the rows of a table which supports the PyCapsule interface of Arrow.
-
-    Cancellation: safe.
+    """Return the rows of a table that supports the PyCapsule interface of Arrow.
 
     Raises:
         ConfigurationError: pyarrow isn't installed, or the adapter can't make messages of the
             table.
+
+    Cancellation: safe.
     """
-    # Importing takes long, and so may a table which is yet to be computed.
+    # Importing takes long, and so may a table that is yet to be computed.
     if _TABLE_ROWS not in sys.modules:
         try:
             await in_thread(importlib.import_module, _TABLE_ROWS)
@@ -134,14 +134,14 @@ async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
 async def take(messages: Iterable[T], pace: Turns) -> list[T]:
     """Copy messages to a list, which callers can't change.
 
-    Cancellation: safe.
-
     Raises:
         ValidationError: It's a table.
         Exception: Iterating raises it.
+
+    Cancellation: safe.
     """
     if hasattr(messages, "__arrow_c_stream__"):
-        raise ValidationError("a table is not a batch of messages, but of `table=`")
+        raise ValidationError("pass a table as `table=`, not as messages")
     iterator = iter(messages)
     # What yields messages may take its time.
     rows = _TAKEN_AT_ONCE if isinstance(messages, (list, tuple)) else _YIELDED_AT_ONCE
@@ -174,10 +174,10 @@ async def map_rows(
 ) -> dict[Target, range | list[int]]:
     """Return the indices of the rows of each journal, in their order.
 
-    Cancellation: safe.
-
     Raises:
         Exception: Validation or the mapping raises it; a note tells the message.
+
+    Cancellation: safe.
     """
     indices: dict[Target, range | list[int]] = {}
     async for start, stop in Slices(len(rows), pace):
@@ -219,6 +219,8 @@ async def awaited_target(target: Awaitable[Target]) -> Target:
 
     Raises:
         TypeError: It isn't a pair of a journal and a content type.
+
+    Cancellation: safe — an async mapping is cancelled.
     """
     mapped = await target if inspect.isawaitable(target) else target
     _require_pair(mapped)
@@ -234,7 +236,7 @@ def plain_target(mapped: Awaitable[Target] | Target) -> Target:
     if inspect.isawaitable(mapped):
         if inspect.iscoroutine(mapped):
             mapped.close()  # Otherwise it would warn that nobody awaited it.
-        raise TypeError("mapping: expected a plain function, as nothing is awaited")
+        raise TypeError("mapping: expected a plain function, not an async one")
     _require_pair(mapped)
     return mapped
 
@@ -283,10 +285,10 @@ async def encode_rows(
         flags: Flags of the messages.
         pace: Turns of the event loop.
 
-    Cancellation: safe.
-
     Raises:
         Exception: Encoding or framing raises it; a note tells the message.
+
+    Cancellation: safe.
     """
     encoded: list[Encoded] = []
     async for start, stop in Slices(len(indices), pace, rows.min_slice):
@@ -306,7 +308,7 @@ async def _first_error(  # noqa: PLR0917
     flags: Flags,
     pace: Turns,
 ) -> Exception:
-    """Return the error of the first row which can't be encoded; a note tells the row."""
+    """Return the error of the first row that can't be encoded; a note tells the row."""
     while len(indices) > 1:
         await pace.rest()
         half = indices[: len(indices) // 2]

@@ -98,22 +98,22 @@ class FenceRegister:
     async def read(self) -> Hold | None:
         """Return the value of the register, or None if it's absent.
 
-        Cancellation: safe.
-
         Raises:
             GazetteError: The append of no bytes, which returns the registers, failed.
             StoreError: The register isn't that of a fence.
+
+        Cancellation: safe.
         """
         return await self._append(pb.AppendRequest(journal=self._fence.journal), b"")
 
     async def swap(self, held: Hold | None, wanted: Hold) -> Hold | None:
         """Replace the value `held` by `wanted`, and return the value thereafter.
 
-        Cancellation: aborts — the value may be replaced, now or later.
-
         Raises:
             GazetteError: The append failed. The value may be replaced, now or later.
             StoreError: The register isn't that of a fence.
+
+        Cancellation: aborts — the value may be replaced, now or later.
         """
         name = self._fence.name
         request = pb.AppendRequest(

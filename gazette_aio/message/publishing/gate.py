@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from gazette_aio.message.publishing.calls import Calls
 
 _TURN_BYTES: Final = 1 << 19
-"""Bytes which are published without suspension: it takes some two milliseconds."""
+"""Bytes that are published without suspension: it takes some two milliseconds."""
 
 
 class Gate:
     """Lets publishing through, or makes it wait.
 
-    As a context manager it counts the tasks inside: those which passed, and suspend while they
+    As a context manager it counts the tasks inside: those that passed, and suspend while they
     publish.
     """
 
@@ -25,7 +25,7 @@ class Gate:
         self.turn_bytes: int = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none unless the gate is open."""
         self.calls: Calls | None = None
-        """Calls of the transaction which has reserved the gate."""
+        """Calls of the transaction that has reserved the gate."""
         self._opened = asyncio.Event()
         self._opened.set()
         self._resumed = asyncio.Event()
@@ -35,12 +35,12 @@ class Gate:
         self._failure: tuple[str, BaseException] | None = None
 
     async def give_turn(self) -> None:
-        """Let other tasks have a turn, such as those which send appends.
-
-        Cancellation: safe.
+        """Let other tasks have a turn, such as those that send appends.
 
         Raises:
             TransactionError: A transaction has failed.
+
+        Cancellation: safe.
         """
         self.check()
         if self._opened.is_set() and self._resumed.is_set():
@@ -65,17 +65,17 @@ class Gate:
     async def opened(self) -> None:
         """Wait until no transaction has closed the gate.
 
-        Cancellation: safe.
-
         Raises:
             TransactionError: A transaction has failed.
+
+        Cancellation: safe.
         """
         while not self._opened.is_set():
             await self._opened.wait()
         self.check()
 
     def delay(self) -> None:
-        """Make publishing wait for messages which were queued before. Idempotent."""
+        """Make publishing wait for messages that were queued before. Idempotent."""
         self.turn_bytes = 0
         self._resumed.clear()
 
@@ -96,10 +96,10 @@ class Gate:
     async def passed(self) -> None:
         """Wait until the gate is open, and no earlier messages are queued.
 
-        Cancellation: safe.
-
         Raises:
             TransactionError: A transaction has failed.
+
+        Cancellation: safe.
         """
         while not (self._opened.is_set() and self._resumed.is_set()):
             await self._opened.wait()

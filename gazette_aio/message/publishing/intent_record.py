@@ -47,7 +47,7 @@ def encode_record(intents: Sequence[AckIntent], state: State) -> bytes:
     """Return the stored form of a record which isn't written yet.
 
     Raises:
-        StoreError: If `state` is neither a checkpoint, nor bytes, nor JSON.
+        StoreError: `state` is neither a checkpoint, nor bytes, nor JSON.
     """
     stored: object = state
     if isinstance(state, bytes):
@@ -74,7 +74,7 @@ def decode_record(content: bytes) -> IntentRecord:
     """Return the record of its stored form.
 
     Raises:
-        StoreError: If it's damaged.
+        StoreError: It's damaged.
     """
     header, _, rest = content.partition(b"\n")
     body, newline, trailer = rest.partition(b"\n")

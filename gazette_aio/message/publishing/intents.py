@@ -35,7 +35,7 @@ _POLL_SECONDS: Final = 0.02
 
 
 class IntentLog(Owner):
-    """A file which holds the acknowledgements of the latest transaction, along with a state.
+    """A file that holds the acknowledgements of the latest transaction, along with a state.
 
     The record is replaced as a whole: it's written to a temporary file, synced, and renamed, and
     the directory is synced. After a crash at any moment, the file holds either the record of the
@@ -96,10 +96,10 @@ class IntentLog(Owner):
 
         With a fence, that's the newest record, which may be undecided before `recover()`.
 
-        Cancellation: safe.
-
         Raises:
-            StoreError: If the record can't be read, or is damaged.
+            StoreError: The record can't be read, or is damaged.
+
+        Cancellation: safe.
         """
         if self.fence is None or self._hold is not None:
             return await self._read(self._record_id)
@@ -108,12 +108,12 @@ class IntentLog(Owner):
     async def require_recovered(self) -> None:
         """Lock the log and load the record once, and raise if it has to be recovered.
 
-        Cancellation: safe.
-
         Raises:
             LockedError: The log is in use by another process.
             FencedError: Another process has taken the fence.
-            StoreError: If `recover()` must be called, or the record can't be read or is damaged.
+            StoreError: `recover()` must be called, or the record can't be read or is damaged.
+
+        Cancellation: safe.
         """
         if not self._lock.is_held:
             await self._open()
@@ -122,14 +122,14 @@ class IntentLog(Owner):
             raise StoreError(f"{self.path}: the log has a fence: call recover()")
         if self._in_doubt:
             raise StoreError(
-                f"{self.path}: intents of a transaction before are not written: call recover()"
+                f"{self.path}: intents of an earlier transaction are not written: call recover()"
             )
 
     async def recover(self, appends: AsyncJournalClient) -> State:
         """Lock the log, take its fence, append the stored acknowledgements, and return the state.
 
         The first call appends them even if the record is marked as written: a repeated one commits
-        nothing, and rolls back the messages which its producer left pending at a crash. Later calls
+        nothing, and rolls back the messages that its producer left pending at a crash. Later calls
         append only those of a transaction in doubt.
 
         Args:
@@ -138,13 +138,13 @@ class IntentLog(Owner):
         Returns:
             The state stored with the latest transaction, which is now committed; or None.
 
-        Cancellation: safe — call again.
-
         Raises:
             LockedError: The log is in use by another process.
             FencedError: Another process has taken the fence from this object.
-            StoreError: If the record can't be read, or is damaged or missing.
-            GazetteError: If an append fails. Call again.
+            StoreError: The record can't be read, or is damaged or missing.
+            GazetteError: An append fails. Call again.
+
+        Cancellation: safe — call again.
         """
         if not self._lock.is_held:
             await self._open()
@@ -171,13 +171,13 @@ class IntentLog(Owner):
     async def persist(self, intents: Sequence[AckIntent], state: State = None) -> None:
         """Store acknowledgements and state as one durable record.
 
-        Cancellation: poisons — the record may or may not be stored; call `recover()`.
-
         Raises:
             LockedError: The log is in use by another process.
             FencedError: Another process has taken the fence.
-            StoreError: If it can't be stored, or the record before isn't written or is damaged. If
+            StoreError: It can't be stored, or the record before isn't written or is damaged. If
                 `in_doubt` is set afterwards, it may be stored nevertheless; call `recover()`.
+
+        Cancellation: poisons — the record may or may not be stored; call `recover()`.
         """
         await self.require_recovered()
         content = encode_record(intents, state)
@@ -200,11 +200,11 @@ class IntentLog(Owner):
     async def decide(self, appends: AsyncJournalClient) -> None:
         """Decide the transaction whose record is persisted. Without a fence, that's so already.
 
-        Cancellation: poisons — the transaction may or may not be decided; call `recover()`.
-
         Raises:
             FencedError: Another process has taken the fence, and decides the outcome.
             GazetteError: The append to the fence's journal failed; call `recover()`.
+
+        Cancellation: poisons — the transaction may or may not be decided; call `recover()`.
         """
         held = self._hold
         if held is None or self.fence is None:
@@ -220,11 +220,11 @@ class IntentLog(Owner):
 
         The mark isn't synced: if it's lost, they're appended again, which does no harm.
 
-        Cancellation: safe — they're appended again by `recover()`.
-
         Raises:
             FencedError: Another process has taken the fence, and removed the record.
-            StoreError: If the mark can't be written.
+            StoreError: The mark can't be written.
+
+        Cancellation: safe — they're appended again by `recover()`.
         """
         record = self._record
         if record is not None and not record.written:
@@ -254,7 +254,7 @@ class IntentLog(Owner):
         return f"<IntentLog {os.fspath(self.path)!r} {state}>"
 
     async def _open(self) -> None:
-        """Lock the log, and load the record unless it's the register of a fence which names it."""
+        """Lock the log, and load the record unless it's the register of a fence that names it."""
         deadline = time.monotonic() + self._lock_timeout
         while True:
             try:
@@ -282,7 +282,7 @@ class IntentLog(Owner):
         missing: Hold | None = None
         while True:
             held = await register.read()
-            # Invariant: records are looked for after the register was read, so that all which it
+            # Invariant: records are looked for after the register was read, so that all that it
             # may name are there.
             records = await self._find_records()
             newest = max(records, default=PLAIN)
@@ -347,10 +347,10 @@ class IntentLog(Owner):
 async def append_intents(appends: AsyncJournalClient, intents: Iterable[AckIntent]) -> None:
     """Append acknowledgements, each to its journal, and wait until all are committed.
 
-    Cancellation: aborts — some may be appended; append all of them again.
-
     Raises:
-        GazetteError: If an append fails.
+        GazetteError: An append fails.
+
+    Cancellation: aborts — some may be appended; append all of them again.
     """
     pending: list[AsyncAppend] = []
     for journal, intent in intents:

@@ -59,7 +59,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 
 _MESSAGE_BYTES: Final = 300
-"""Cost of a message besides its length, as the number of bytes which take as long."""
+"""Cost of a message besides its length, as the number of bytes that take as long."""
 
 
 class Publisher(Generic[T]):
@@ -71,7 +71,7 @@ class Publisher(Generic[T]):
     Args:
         appends: Service to append through.
         adapter: Encodes and stamps messages.
-        producer: ID to publish as; by default a fresh one. An ID which was used before a crash may
+        producer: ID to publish as; by default a fresh one. An ID that was used before a crash may
             have left messages pending, which an acknowledgement would commit.
         clock: Clock of messages, which the caller updates. By default the Publisher has its own
             clock, and updates it from wall time.
@@ -111,7 +111,7 @@ class Publisher(Generic[T]):
         self._routes: Routes[T] = Routes(adapter, journals)
         self._open_routes = self._routes.open
         self._split = splitter(adapter)
-        self._plain: set[type] = set()  # Types of messages which have no validation.
+        self._plain: set[type] = set()  # Types of messages that have no validation.
         self._message_types = adapter.message_types if isinstance(adapter, TypedAdapter) else None
 
     def view(self, adapter: Adapter[U]) -> Publisher[U]:
@@ -157,17 +157,17 @@ class Publisher(Generic[T]):
 
         Arguments, result and other errors are those of `publish_uncommitted()`.
 
-        Cancellation: safe — nothing was published.
-
         Raises:
             MixedTransactionError: The journal has uncommitted messages of this Publisher.
+
+        Cancellation: safe — nothing was published.
         """
         return self._noted("publish_committed", self._publish(mapping, message, OUTSIDE_TXN))
 
     def publish_uncommitted(
         self, mapping: Mapping[T], message: T
     ) -> Coroutine[Any, Any, AsyncAppend]:
-        """Publish a message which is pending until its journal is acknowledged.
+        """Publish a message that is pending until its journal is acknowledged.
 
         Await each call within the block of its transaction: if a call is unfinished at the end of
         the block, the transaction is abandoned.
@@ -179,14 +179,14 @@ class Publisher(Generic[T]):
         Returns:
             The append. Awaiting it waits until the broker has written the message.
 
-        Cancellation: safe — nothing was published.
-
         Raises:
             MappingError: The mapping has no journal for the message.
             UnrecognizedContentTypeError: There's no framing of the journal's content type.
             TypeError: The message isn't of the adapter's type, or the mapping returns no pair.
             TransactionError: The transaction of a shard has failed, whose publisher this is.
             Exception: Validation or encoding of the message raises it. Nothing is published.
+
+        Cancellation: safe — nothing was published.
         """
         # Hot: this is `_noted()`.
         call = self._publish_uncommitted(mapping, message)
@@ -251,11 +251,11 @@ class Publisher(Generic[T]):
         return append
 
     def publish_uncommitted_nowait(self, mapping: Mapping[T], message: T) -> None:
-        """Publish a message which is pending until its journal is acknowledged, without waiting.
+        """Publish a message that is pending until its journal is acknowledged, without waiting.
 
         While the journal is busy, the message is queued: it's encoded at once, and appended in the
         order of calls. Until then, other publishing, `flush()` and the end of a transaction wait.
-        A message of an adapter which has no `split()` is encoded later, and must not change.
+        A message of an adapter that has no `split()` is encoded later, and must not change.
 
         Args:
             mapping: Returns the journal and content type of a message; a plain function.
@@ -336,15 +336,15 @@ class Publisher(Generic[T]):
         *,
         table: Any = None,
     ) -> Coroutine[Any, Any, dict[str, AsyncAppend]]:
-        """Publish messages which commit by themselves.
+        """Publish messages that commit by themselves.
 
         Arguments, result and other errors are those of `publish_uncommitted_batch()`.
-
-        Cancellation: aborts — journals which were appended to keep their messages.
 
         Raises:
             MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
                 were published meanwhile, journals before it keep their messages.
+
+        Cancellation: aborts — journals that were appended to keep their messages.
         """
         call = self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
         return self._noted("publish_committed_batch", call)
@@ -356,7 +356,7 @@ class Publisher(Generic[T]):
         *,
         table: Any = None,
     ) -> Coroutine[Any, Any, dict[str, AsyncAppend]]:
-        """Publish messages which are pending until their journals are acknowledged.
+        """Publish messages that are pending until their journals are acknowledged.
 
         All messages are validated, mapped and encoded before any is published: if one can't be,
         none is published. The messages of a journal are one append, in their order, or several
@@ -377,12 +377,10 @@ class Publisher(Generic[T]):
         Returns:
             The append of each journal. The last one of several succeeds only if all do.
 
-        Cancellation: aborts — journals which were appended to keep their messages.
-
         Raises:
             MappingError: The mapping has no journal for a message.
             UnrecognizedContentTypeError: There's no framing of a journal's content type.
-            ValidationError: A table has a value which messages can't hold, or the mapping gives a
+            ValidationError: A table has a value that messages can't hold, or the mapping gives a
                 journal two content types.
             ConfigurationError: pyarrow isn't installed, or the adapter can't make messages of the
                 columns of the table.
@@ -391,6 +389,8 @@ class Publisher(Generic[T]):
                 or some were abandoned, and the rest isn't published.
             Exception: Validation, the mapping or encoding raises it; a note tells the message.
                 Nothing is published.
+
+        Cancellation: aborts — journals that were appended to keep their messages.
         """
         call = self._publish_batch(mapping, messages, table, CONTINUE_TXN)
         return self._noted("publish_uncommitted_batch", call)
@@ -427,7 +427,7 @@ class Publisher(Generic[T]):
             return {target[0]: await writer.append(target, parts) for target, parts in batch}
 
     def _noted(self, name: str, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
-        """Note a call which the transaction that it's made in requires to be awaited."""
+        """Note a call that the transaction that it's made in requires to be awaited."""
         calls = self._gate.calls
         if calls is not None and calls in current_calls.get():
             named: Any = call
@@ -467,12 +467,12 @@ class Publisher(Generic[T]):
         return self._uncommitted.acknowledge()
 
     def transaction(self, *, intents: TransactionLog | None = None) -> Transaction:
-        """Return an async context manager which commits the messages published within it, or none.
+        """Return an async context manager that commits the messages published within it, or none.
 
         See Transaction for the order of its steps, and the outcome of a crash.
 
         Args:
-            intents: Log which stores the acknowledgements before they're appended, such as an
+            intents: Log that stores the acknowledgements before they're appended, such as an
                 IntentLog. Without it, a crash during the commit may commit some journals and not
                 others.
         """
@@ -480,7 +480,7 @@ class Publisher(Generic[T]):
         return Transaction(self._uncommitted, self.block(), intents, tracing)
 
     def block(self, transaction: str = "the transaction") -> Block:
-        """Return the block of a transaction which the caller commits itself, as shards do.
+        """Return the block of a transaction that the caller commits itself, as shards do.
 
         Args:
             transaction: What errors call the transaction.
@@ -499,10 +499,10 @@ class Publisher(Generic[T]):
     async def flush(self) -> None:
         """Wait until the broker has written all uncommitted messages.
 
-        Cancellation: safe.
-
         Raises:
-            GazetteError: If an append failed, or may have failed whose error was cleared.
+            GazetteError: An append failed, or may have failed whose error was cleared.
+
+        Cancellation: safe.
         """
         await self._backlog.drained()
         await self._uncommitted.flush()
@@ -510,10 +510,10 @@ class Publisher(Generic[T]):
     async def drain(self) -> None:
         """Wait until the messages that are queued now were handed to the service.
 
-        Cancellation: safe.
-
         Raises:
             DependencyError: Queued messages could not be published.
+
+        Cancellation: safe.
         """
         await self._backlog.drained()
 

@@ -1,4 +1,4 @@
-"""Routes of a Publisher: the journals which it publishes to, and what is pending there."""
+"""Routes of a Publisher: the journals that it publishes to, and what is pending there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JournalState:
     Args:
         journal: Name of the journal.
         framing: Framing of its messages.
-        producer: ID which messages are stamped with.
+        producer: ID that messages are stamped with.
         acked_clock: Clock of the producer's last acknowledgement or committed message, if any.
     """
 
@@ -93,7 +93,7 @@ class JournalState:
         self.first_clock: int = 0
         """Clock of the first uncommitted message."""
         self.cleared_error: ClearedError | None = None
-        """Latest error of the journal which was cleared before the first uncommitted message."""
+        """Latest error of the journal that was cleared before the first uncommitted message."""
         self.last: AsyncAppend | None = None
         """Append of the last uncommitted message."""
         self.acked_clock: int | None = acked_clock
@@ -109,7 +109,7 @@ class JournalState:
 
 
 class Route(Generic[T]):
-    """A journal which is published to, and its encoders.
+    """A journal that is published to, and its encoders.
 
     Args:
         target: The journal and its content type.
@@ -136,10 +136,10 @@ class Route(Generic[T]):
         self.producer = producer
         self.frame: Callable[[bytes], bytes] = framing.encode
         self.uuid_is_text: bool = getattr(adapter, "uuid_is_text", True)
-        # Adapters which stamp see to it that messages don't hold the suffix. UUIDs of bytes may.
+        # Adapters that stamp see to it that messages don't hold the suffix. UUIDs of bytes may.
         has_suffix = self.uuid_is_text and isinstance(adapter, StampingAdapter)
         self.suffix: bytes = framing.suffix if has_suffix else b""
-        """Bytes which framing appends to a message; empty if `frame` has to be called."""
+        """Bytes that framing appends to a message; empty if `frame` has to be called."""
         self._is_trusted = bool(self.suffix) or framing.encodes_any  # Framing never fails.
         self.encode_continue: Callable[[T, int], bytes] = self._encoder(adapter, CONTINUE_TXN)
         self.encode_outside: Callable[[T, int], bytes] = self._encoder(adapter, OUTSIDE_TXN)
@@ -160,7 +160,7 @@ class Route(Generic[T]):
         return first, data
 
     def check(self, messages: Encoded, flags: Flags) -> None:
-        """Raise the error which stamping or framing would raise, before a message is published."""
+        """Raise the error that stamping or framing would raise, before a message is published."""
         if not (self._is_trusted and isinstance(messages, SplitMessages)):
             self.stamp(messages, Clock(_ANY_CLOCK, tick=0), flags)
 
@@ -208,7 +208,7 @@ class Abandoned(NamedTuple):
 
     state: JournalState
     clock: int
-    """Clock of an acknowledgement which rolls them back; below 1 if there is none."""
+    """Clock of an acknowledgement that rolls them back; below 1 if there is none."""
 
 
 class Journals:
@@ -332,7 +332,7 @@ class Routes(Generic[T]):
         Args:
             route: Route of the journal.
             clock: Clock of the message.
-            cleared: Latest error of the journal which was cleared before.
+            cleared: Latest error of the journal that was cleared before.
         """
         state = route.state
         state.pending = True

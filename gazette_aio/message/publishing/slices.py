@@ -48,7 +48,7 @@ class Slices:
         return self._start, self._stop
 
     def _adapt(self) -> None:
-        # Time of this thread alone: others which keep it waiting don't make the work longer.
+        # Time of this thread alone: others that keep it waiting don't make the work longer.
         seconds = thread_time() - self._began
         if seconds > turns.SLICE_SECONDS:
             self._rows = max(self._rows // 2, self._min_rows)

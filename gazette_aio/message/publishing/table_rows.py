@@ -35,7 +35,7 @@ class TableRows:
     """Rows of a table, as `Rows` of a batch.
 
     Args:
-        table: A table, record batch or data frame which supports the PyCapsule interface.
+        table: A table, record batch or data frame that supports the PyCapsule interface.
         adapter: Adapter of the messages.
 
     Raises:
@@ -191,7 +191,7 @@ class TableRows:
 
 
 def _check(table: Any) -> None:
-    """Refuse columns which break the rules of Arrow, such as indices beyond a dictionary."""
+    """Refuse columns that break the rules of Arrow, such as indices beyond a dictionary."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             column.validate(full=True)

@@ -25,19 +25,43 @@ class TransactionLog(Protocol):
         ...
 
     async def require_recovered(self) -> None:
-        """Raise unless a transaction may begin."""
+        """Raise unless a transaction may begin.
+
+        Raises:
+            GazetteError: `recover()` of the log has to be called, or the log is in use elsewhere.
+
+        Cancellation: safe.
+        """
         ...
 
     async def persist(self, intents: Sequence[AckIntent], state: State = None, /) -> None:
-        """Store acknowledgements and state as one durable record."""
+        """Store acknowledgements and state as one durable record.
+
+        Raises:
+            GazetteError: It isn't stored, or may be stored nevertheless.
+
+        Cancellation: poisons — it may or may not be stored; the log must be recovered.
+        """
         ...
 
     async def decide(self, appends: AsyncJournalClient, /) -> None:
-        """Decide the transaction that was persisted."""
+        """Decide the transaction that was persisted.
+
+        Raises:
+            GazetteError: It isn't decided, or may be decided nevertheless.
+
+        Cancellation: poisons — it may or may not be decided; the log must be recovered.
+        """
         ...
 
     async def mark_written(self) -> None:
-        """Note that all acknowledgements were appended."""
+        """Note that all acknowledgements were appended.
+
+        Raises:
+            GazetteError: The note can't be stored.
+
+        Cancellation: safe — they're appended again by a recovery.
+        """
         ...
 
 
@@ -55,7 +79,7 @@ class Transaction(Scope):
     5. the acknowledgements are appended to their journals, and awaited;
     6. the record is marked as written, and other tasks publish again.
 
-    A crash before the decision leaves messages which never commit, and the state of the
+    A crash before the decision leaves messages that never commit, and the state of the
     transaction before. After a later crash, `IntentLog.recover()` appends the acknowledgements,
     and the transaction is committed with its state. Readers deliver each message once, since they
     ignore repeated acknowledgements.
@@ -68,7 +92,7 @@ class Transaction(Scope):
     A call to publish that was made in the block, or by a task started there, and isn't awaited when
     the block ends, fails the transaction with a NotAwaitedError.
 
-    Messages which were published uncommitted before the block, or by other tasks, are part of the
+    Messages that were published uncommitted before the block, or by other tasks, are part of the
     transaction.
     """
 
@@ -91,13 +115,13 @@ class Transaction(Scope):
     async def __aenter__(self) -> Self:
         """Begin.
 
-        Cancellation: safe — nothing began.
-
         Raises:
             LockedError: The IntentLog is in use by another process.
             FencedError: Another process has taken the fence of the IntentLog.
             StoreError: The IntentLog can't be read, or has intents which `recover()` must append.
             RuntimeError: Another transaction of the Publisher is open.
+
+        Cancellation: safe — nothing began.
         """
         log = self._intents
         if log is not None:

@@ -22,10 +22,10 @@ class Uncommitted:
     """The uncommitted messages of a Publisher.
 
     Args:
-        appends: Service which appends them.
+        appends: Service that appends them.
         journals: Journals of the Publisher.
         clock: Its clock.
-        backlog: Messages which are queued.
+        backlog: Messages that are queued.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Uncommitted:
     async def flush(self) -> None:
         """Wait until the broker has written the messages.
 
-        Cancellation: safe.
-
         Raises:
-            GazetteError: If an append failed, or may have failed whose error was cleared.
+            GazetteError: An append failed, or may have failed whose error was cleared.
+
+        Cancellation: safe.
         """
         for state in list(self._journals.pending):
             # Invariant: appends of one journal complete in order, and fail all later ones, until
@@ -89,7 +89,7 @@ class Uncommitted:
 
 
 def missing(journal: str, cleared: ClearedError | None) -> DependencyError:
-    """Return the error of messages which may be missing, as an error was cleared."""
+    """Return the error of messages that may be missing, as an error was cleared."""
     assert cleared is not None, "an error which was cleared is never forgotten"
     error = DependencyError(
         f"messages to {journal} may be missing, as an error of its appends was cleared: "

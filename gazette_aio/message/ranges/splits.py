@@ -99,7 +99,7 @@ def plan_splits(
             content. Messages of the range that it commits are delivered as well.
 
     Raises:
-        ValidationError: If the summaries aren't in the order of their offsets.
+        ValidationError: The summaries aren't in the order of their offsets.
     """
     states = dict(state.producers)
     plans: list[dict[int, ProducerPlan]] = [{} for _ in summaries]
@@ -139,7 +139,7 @@ def plan_splits(
                 undecided.setdefault(producer, []).append(at)
     if ahead is not None and ahead.end != -1:
         if ahead.begin < floor:
-            raise ValidationError(f"what's ahead begins at {ahead.begin}, before {floor}")
+            raise ValidationError(f"the summary ahead begins at {ahead.begin}, before {floor}")
         for producer, commit in _verdicts(ahead, {p: states[p] for p in undecided}):
             decide(producer, commit)
     splits = [
@@ -226,7 +226,7 @@ class CommittedSplit:
             Per chunk, in the order given, whether each row is delivered. Acknowledgements aren't.
 
         Raises:
-            SequencerStateError: If the messages aren't those of the plan.
+            SequencerStateError: The messages aren't those of the plan.
         """
         self._check(columns)
         decision = decide(columns, self._bounds, set())
@@ -260,7 +260,7 @@ class CommittedSplit:
         """Declare the end of the split.
 
         Raises:
-            SequencerStateError: If the messages weren't those of the plan.
+            SequencerStateError: The messages weren't those of the plan.
         """
         if self._chunks or self._offset != self._plan.end:
             raise self._wrong_content()

@@ -44,7 +44,7 @@ class RangeState:
         repeat pending ones may then be delivered twice.
 
         Raises:
-            ValidationError: If a clock or offset is out of bounds.
+            ValidationError: A clock or offset is out of bounds.
         """
         found: dict[int, ProducerBounds] = {}
         for state in producers:
@@ -81,7 +81,7 @@ class RangeState:
         """Return the state of which `to_json()` returned `value`.
 
         Raises:
-            ValidationError: If the value isn't such JSON.
+            ValidationError: The value isn't such JSON.
         """
         try:
             top = cast("dict[str, Any]", value)
@@ -100,7 +100,7 @@ def parse_producer(name: str) -> int:
     """Return the producer whose twelve hexadecimal digits are `name`.
 
     Raises:
-        ValueError: If the name isn't of that form.
+        ValueError: The name isn't of that form.
     """
     producer = int(name, 16) if len(name) == _PRODUCER_DIGITS else -1
     if producer < 0 or f"{producer:012x}" != name:

@@ -54,7 +54,7 @@ class RangeSummary:
         """Return the summary of which `to_json()` returned `value`.
 
         Raises:
-            ValidationError: If the value isn't such JSON.
+            ValidationError: The value isn't such JSON.
         """
         try:
             top = cast("dict[str, Any]", value)
@@ -76,8 +76,8 @@ def _parse_transfer(entry: list[Any], begin: int, end: int) -> Transfer:
     """Return the transfer of a range `[begin, end)` that `entry` encodes.
 
     Raises:
-        TypeError: If the entry isn't of that form.
-        ValueError: If the entry isn't of that form, or its values are impossible.
+        TypeError: The entry isn't of that form.
+        ValueError: The entry isn't of that form, or its values are impossible.
     """
     first, outside, ack, last_entry, run_entry = entry
     last = None if last_entry is None else ProducerBounds(*last_entry)

@@ -42,7 +42,7 @@ def records_of(
     `adapter` is None if each journal has its own. The others are those of `arrow()`.
 
     Raises:
-        ConfigurationError: If the schema doesn't fit documents of the adapter, or sizes are out of
+        ConfigurationError: The schema doesn't fit documents of the adapter, or sizes are out of
             range.
     """
     if max_pending_bytes < 0:
@@ -122,13 +122,13 @@ class ArrowBatches(Owner):
     async def __anext__(self) -> pa.RecordBatch:
         """Return the next non-empty batch.
 
-        Cancellation: safe.
-
         Raises:
             FramingError: Content of a journal can't be split, decoded or read. Iteration may
                 continue after it.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 messages of other journals. The replay is retried when none of them is ready.
+
+        Cancellation: safe.
         """
         return await self._driver.next()
 

@@ -91,14 +91,14 @@ class FlowDriver(Owner, Generic[C, Out]):
     async def next(self) -> Out:
         """Return the next outputs.
 
-        Cancellation: safe.
-
         Raises:
             StopAsyncIteration: At the end of content, or after closing.
             FramingError: Content of a journal can't be split, decoded or read. The next call
                 continues after it.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 outputs of other journals. The replay is retried when none of them is ready.
+
+        Cancellation: safe.
         """
         self.is_used = True
         if self.unpaused >= TURN:

@@ -92,7 +92,7 @@ def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
     """Return the framing of a journal's content type.
 
     Raises:
-        UnrecognizedContentTypeError: If the content type has no framing.
+        UnrecognizedContentTypeError: The content type has no framing.
     """
     try:
         return framing_by_content_type(content_type_of(spec))

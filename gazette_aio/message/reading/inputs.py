@@ -116,13 +116,13 @@ class Inputs(Generic[C]):
         All messages of earlier arrivals must have been delivered. The next call retries a journal
         that failed.
 
-        Cancellation: safe.
-
         Raises:
             StopAsyncIteration: No journal is read any more.
             UnrecognizedContentTypeError: A journal's content type has no framing. If the journal
                 was selected, others are still read.
             GazetteError: Journals can't be listed; the next call retries.
+
+        Cancellation: safe.
         """
         while not self._closed:
             if self._failed is not None:

@@ -87,13 +87,13 @@ class MessageIterator(Owner, Generic[T]):
     async def __anext__(self) -> Envelope[T]:
         """Return the next message.
 
-        Cancellation: safe.
-
         Raises:
             FramingError: Content of a journal can't be read, split or decoded. Iteration may
                 continue after it.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 messages of other journals. The replay is retried when none of them is ready.
+
+        Cancellation: safe.
         """
         ready = self._ready
         if not ready:
@@ -116,12 +116,12 @@ class MessageIterator(Owner, Generic[T]):
     async def next_batch(self) -> EnvelopeBatch[T]:
         """Return the next messages as a non-empty list, all of one journal.
 
-        Cancellation: safe.
-
         Raises:
             StopAsyncIteration: At the end of content.
             FramingError: As for iteration.
             ReplayError: As for iteration.
+
+        Cancellation: safe.
         """
         ready, driver = self._ready, self._driver
         if not ready:
@@ -163,9 +163,9 @@ class MessageIterator(Owner, Generic[T]):
                 outgrows it is read again when it commits.
 
         Raises:
-            ConfigurationError: If pyarrow isn't installed, or the schema doesn't fit documents of
+            ConfigurationError: Pyarrow isn't installed, or the schema doesn't fit documents of
                 the adapter. If each journal has its own adapter, iteration raises the latter.
-            RuntimeError: If messages were read in another form.
+            RuntimeError: Messages were read in another form.
         """
         if self._records is not None or self._driver.is_used:
             raise RuntimeError("messages were read in another form: arrow() must be the only form")
@@ -219,7 +219,7 @@ class EnvelopeBatch(list[Envelope[T]]):
         """Producers, clocks, flags and offsets as numpy arrays. Each call makes new arrays.
 
         Raises:
-            ConfigurationError: If numpy isn't installed.
+            ConfigurationError: Numpy isn't installed.
         """
         try:
             from gazette_aio.message.sequencing.columns import UuidColumns  # noqa: PLC0415
@@ -253,7 +253,7 @@ class ReadUncommittedIter(MessageIterator[T]):
         options: See `ReadOptions`.
 
     Raises:
-        ConfigurationError: If arguments contradict each other.
+        ConfigurationError: Arguments contradict each other.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class ReadCommittedIter(MessageIterator[T]):
         options: See `ReadOptions`.
 
     Raises:
-        ConfigurationError: If arguments contradict each other.
+        ConfigurationError: Arguments contradict each other.
     """
 
     def __init__(

@@ -126,11 +126,11 @@ class JournalInput(Generic[C]):
     async def next_arrival(self) -> Arrival[C]:
         """Wait for content of the open reader, or for a jump.
 
-        Cancellation: safe.
-
         Raises:
             StopAsyncIteration: The reader reached the end of its request.
             Exception: Reading failed.
+
+        Cancellation: safe.
         """
         reader = self.reader
         assert reader is not None

@@ -106,10 +106,10 @@ class SelectedJournals(Generic[C]):
     async def begin(self) -> None:
         """Have the selected journals join, and begin to follow changes if the source blocks.
 
-        Cancellation: safe — call again.
-
         Raises:
             GazetteError: Journals can't be listed.
+
+        Cancellation: safe — call again.
         """
         source = self._source
         selection = source.selection

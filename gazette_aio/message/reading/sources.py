@@ -114,9 +114,9 @@ def open_source(source: SourceArgument, options: ReadOptions) -> Source:
     """Return the source for an iterator's arguments.
 
     Raises:
-        ConfigurationError: If arguments contradict each other, or name no journal, or a selector
+        ConfigurationError: Arguments contradict each other, or name no journal, or a selector
             is given as text, which names a journal.
-        ValidationError: If a selector is invalid.
+        ValidationError: A selector is invalid.
     """
     client, start, direct = options.get("client"), options.get("start"), options.get("direct")
     if _is_reader(source):
@@ -168,11 +168,11 @@ def _is_list(source: Any) -> TypeIs[WatchedList]:
 async def fetch_specs(client: ReadingClient, names: Sequence[str]) -> list[pb.JournalSpec]:
     """Return the specification of each journal.
 
-    Cancellation: safe.
-
     Raises:
-        ReadError: If a journal doesn't exist.
-        GazetteError: If journals can't be listed.
+        ReadError: A journal doesn't exist.
+        GazetteError: Journals can't be listed.
+
+    Cancellation: safe.
     """
     specs: list[pb.JournalSpec] = []
     for begin in range(0, len(names), _LIST_NAMES):

@@ -89,7 +89,7 @@ class ReplayFilter:
         """Return the replayed rows that belong to the commit.
 
         Raises:
-            ReplayError: If a row isn't in the range to read. None of the rows was kept.
+            ReplayError: A row isn't in the range to read. None of the rows was kept.
         """
         kept, ended = self._filter(columns)
         self._check(columns, kept)

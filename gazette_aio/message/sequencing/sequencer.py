@@ -120,7 +120,7 @@ class Sequencer:
         If the outcome is a commit, it must be dequeued before the next message is queued.
 
         Raises:
-            SequencerStateError: If a commit wasn't fully dequeued.
+            SequencerStateError: A commit wasn't fully dequeued.
         """
         self._require_dequeued()
         outcome, self._emission = self._table.queue(envelope)
@@ -145,7 +145,7 @@ class Sequencer:
             Index of the next message to queue. There are commits to dequeue if `emitting` is set.
 
         Raises:
-            SequencerStateError: If a commit wasn't fully dequeued.
+            SequencerStateError: A commit wasn't fully dequeued.
         """
         self._require_dequeued()
         table, index = self._table, start
@@ -182,7 +182,7 @@ class Sequencer:
         Report their processing through `settle()`.
 
         Raises:
-            SequencerStateError: If there's no commit, or a replay is required or in progress.
+            SequencerStateError: There's no commit, or a replay is required or in progress.
         """
         if self._emission is None:
             raise SequencerStateError("emit == nil")
@@ -194,7 +194,7 @@ class Sequencer:
         Once all messages of `take()` are processed, the commit ends.
 
         Raises:
-            SequencerStateError: If there's no commit, or none of its messages were returned.
+            SequencerStateError: There's no commit, or none of its messages were returned.
         """
         emission = self._emission
         if emission is None:
@@ -210,7 +210,7 @@ class Sequencer:
         """Return the content that must be read again.
 
         Raises:
-            SequencerStateError: If no commit is being dequeued, or it's fully dequeued.
+            SequencerStateError: No commit is being dequeued, or it's fully dequeued.
         """
         return self._commit().replay_range()
 
@@ -218,7 +218,7 @@ class Sequencer:
         """Declare that messages of `replay_range()` follow through `take_replay()`.
 
         Raises:
-            SequencerStateError: If no commit is being dequeued.
+            SequencerStateError: No commit is being dequeued.
         """
         self._commit().start_replay()
 
@@ -228,8 +228,8 @@ class Sequencer:
         Report their processing through `settle()` before the next messages of the replay.
 
         Raises:
-            ReplayError: If a message isn't in the replayed range. No message was accepted.
-            SequencerStateError: If no replay is in progress.
+            ReplayError: A message isn't in the replayed range. No message was accepted.
+            SequencerStateError: No replay is in progress.
         """
         return self._commit().take_replay(envelopes)
 
@@ -237,7 +237,7 @@ class Sequencer:
         """Declare the end of the replay: the retained messages of the commit are next.
 
         Raises:
-            SequencerStateError: If no replay is in progress.
+            SequencerStateError: No replay is in progress.
         """
         self._settle_dequeued()
         self._commit().finish_replay()
@@ -246,7 +246,7 @@ class Sequencer:
         """Require a new replay, of the range that processed messages have narrowed.
 
         Raises:
-            SequencerStateError: If no replay is in progress.
+            SequencerStateError: No replay is in progress.
         """
         self._settle_dequeued()
         self._commit().abort_replay()
@@ -261,7 +261,7 @@ class Sequencer:
             Offset at which the committing message begins.
 
         Raises:
-            SequencerStateError: If no replay is required or in progress.
+            SequencerStateError: No replay is required or in progress.
         """
         self._settle_dequeued()
         # Invariant: the span of its producer is empty, so the message requires a replay again.
@@ -284,7 +284,7 @@ class Sequencer:
             Whether there's another message, which is then `dequeued`.
 
         Raises:
-            SequencerStateError: If a replay is required or in progress, or the commits of
+            SequencerStateError: A replay is required or in progress, or the commits of
                 `queue_commits()` are to be dequeued by `take()`.
         """
         self._settle_dequeued()
@@ -305,8 +305,8 @@ class Sequencer:
             Whether the message belongs to the commit. If so, it's now `dequeued`.
 
         Raises:
-            ReplayError: If the message isn't in the replayed range.
-            SequencerStateError: If no replay is in progress.
+            ReplayError: The message isn't in the replayed range.
+            SequencerStateError: No replay is in progress.
         """
         self._settle_dequeued()
         commit = self._commit()

@@ -241,7 +241,7 @@ def test_plans_of_other_content_are_refused():
         plan_splits(RangeState(), [second, first])
     with pytest.raises(ValidationError, match="before 50"):
         plan_splits(RangeState(50), [first])
-    with pytest.raises(ValidationError, match="what's ahead begins at"):
+    with pytest.raises(ValidationError, match="the summary ahead begins at"):
         plan_splits(RangeState(), [second], first)
     plan = plan_splits(RangeState(), [first, second])
     # A torn record goes on into what follows, which begins before its end.

@@ -76,6 +76,8 @@ class Calls:
 
         Returns:
             The response, and a reading of `time.monotonic()` before the request was sent.
+
+        Cancellation: aborts — whether a write took effect is unknown then.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._options.retry_seconds
@@ -131,7 +133,7 @@ class Calls:
 
         Args:
             peer: Member to ask for a new token.
-            stale: Token which is refused, so that a new one is needed.
+            stale: Token that is refused, so that a new one is needed.
 
         Raises:
             KeyValueStoreError: The user or the password is wrong, or Etcd fails.
@@ -185,6 +187,8 @@ async def answer(waiting: Any, *, writes: bool = False) -> Any:
 
     Raises:
         KeyValueStoreError: The call failed, or its channel was closed.
+
+    Cancellation: aborts — the call is cancelled.
     """
     try:
         return await waiting
@@ -203,5 +207,5 @@ async def answer(waiting: Any, *, writes: bool = False) -> Any:
             "the connection to Etcd was closed", code="CANCELLED", outcome_unknown=writes
         ) from None
     finally:
-        # Invariant: an error which is kept doesn't keep its call, which tracebacks lead to.
+        # Invariant: an error that is kept doesn't keep its call, which tracebacks lead to.
         del waiting

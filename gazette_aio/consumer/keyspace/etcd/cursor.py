@@ -1,7 +1,7 @@
 """Position of a watch, and how long to wait before it's begun again.
 
 A watch resumes at the revision after the last event or notification of progress. The revision of
-any other response is of the whole store, and may be ahead of events which are still on their way.
+any other response is of the whole store, and may be ahead of events that are still on their way.
 """
 
 from __future__ import annotations

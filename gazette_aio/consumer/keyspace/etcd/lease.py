@@ -179,8 +179,8 @@ class LeaseKeeper:
         request = pb.LeaseKeepAliveRequest(ID=self._lease.id)
         answer = self._call(rpcs.LEASE_KEEP_ALIVE, request)
         if answer.header.cluster_id != self._lease.cluster_id:
-            # A member may have named an address which leads elsewhere from here.
-            raise KeyValueStoreError("what answers is of another cluster")
+            # A member may have named an address that leads elsewhere from here.
+            raise KeyValueStoreError("the server belongs to another cluster")
         return answer.TTL
 
     def _stalls(self, now: float) -> bool:

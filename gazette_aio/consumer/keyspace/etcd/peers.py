@@ -32,7 +32,7 @@ class Peers(Owner):
     """Channels to the members of a cluster. One of them serves until it fails.
 
     Args:
-        endpoints: Endpoints which are always kept.
+        endpoints: Endpoints that are always kept.
         dial: Makes the channel to an endpoint.
     """
 

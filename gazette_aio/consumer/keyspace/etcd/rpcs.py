@@ -112,5 +112,5 @@ def decoded(message: type[R], data: bytes, *, outcome_unknown: bool = False) -> 
         return message.FromString(data)
     except DecodeError as error:
         raise KeyValueStoreError(
-            f"what answers isn't Etcd: {error}", outcome_unknown=outcome_unknown
+            f"the server isn't Etcd: {error}", outcome_unknown=outcome_unknown
         ) from None

@@ -103,7 +103,10 @@ class EtcdStore(Owner):
     async def range(
         self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0
     ) -> RangeResult:
-        """Read the keys that begin with `prefix`. See `KeyValueStore.range`."""
+        """Read the keys that begin with `prefix`. See `KeyValueStore.range`.
+
+        Cancellation: safe.
+        """
         request = messages.range_request(prefix, revision=revision, after=after, limit=limit)
         return messages.range_result(await self._calls.call(rpcs.RANGE, request))
 
@@ -197,7 +200,7 @@ class EtcdStore(Owner):
             )
 
     def _trusts(self, url: str) -> bool:
-        """Return whether a member's URL is as safe as those which are configured."""
+        """Return whether a member's URL is as safe as those that are configured."""
         schemes = {parse_endpoint(each).scheme for each in self._options.endpoints}
         try:
             scheme = parse_endpoint(url).scheme

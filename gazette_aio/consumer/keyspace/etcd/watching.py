@@ -49,9 +49,12 @@ class Watches:
         self._options = options
 
     async def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[WatchResponse, None]:
-        """Iterate changes from `start_revision` on. See `KeyValueStore.watch`."""
+        """Iterate changes from `start_revision` on. See `KeyValueStore.watch`.
+
+        Cancellation: safe — the iteration ends, and the watch with it.
+        """
         cursor = WatchCursor(start_revision)
-        token = ""  # The one which the watch was refused with.
+        token = ""  # The one that the watch was refused with.
         while True:
             used = token
             await asyncio.sleep(back_off_seconds(cursor.attempt))
@@ -96,7 +99,7 @@ class Watches:
             raise StoreUnavailableError("Etcd doesn't begin the watch in time") from None
         finally:
             call.cancel()
-            # Invariant: an error which is kept doesn't keep its call, which tracebacks lead to.
+            # Invariant: an error that is kept doesn't keep its call, which tracebacks lead to.
             del call
 
 

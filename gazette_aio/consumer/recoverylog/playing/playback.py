@@ -448,7 +448,7 @@ class Playback:
                 raise _mismatch(fnode)
 
     def _check_passed_over(self, op: Any, outcome: Outcome) -> None:
-        """Check that an operation which wasn't applied is of another history.
+        """Check that an operation that wasn't applied is of another history.
 
         Invariant: operations of an author are of one history, and without gaps in a log that is
         read without gaps. So those of an author who was followed tell what is missing or damaged.

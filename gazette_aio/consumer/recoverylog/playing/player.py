@@ -134,7 +134,7 @@ class Player:
     def _tell(self, author: Author | None) -> None:
         state = self._state
         if state.is_told:
-            raise RuntimeError("the player was told before how to end")
+            raise RuntimeError("inject_handoff() or finish_at_write_head() was called before")
         state.is_told, state.author = True, author
         state.wake.set()
 

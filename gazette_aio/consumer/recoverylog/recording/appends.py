@@ -26,7 +26,7 @@ LOOP_CHECK_SECONDS: Final = 1.0
 
 
 class Barrier(OpFuture["pb.AppendResponse"]):
-    """Completion of an append that commits everything which was recorded before.
+    """Completion of an append that commits everything that was recorded before.
 
     Awaiting it returns the response of the broker, whose `commit.end` was the write head, or raises
     RuntimeError within the `atomic()` block that it waits for.

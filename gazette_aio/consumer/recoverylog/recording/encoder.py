@@ -72,7 +72,7 @@ class LogEncoder:
     def age_bytes(self, fnode: int) -> int:
         """Return the length of the log since a file was created.
 
-        Playback reads as much, but for long parts which concern no file that has a path. Of a file
+        Playback reads as much, but for long parts that concern no file that has a path. Of a file
         that has no path, or was created in another log, it's zero.
         """
         node = self.fsm.live_nodes.get(fnode)

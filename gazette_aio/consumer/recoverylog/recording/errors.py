@@ -31,7 +31,7 @@ def append_error(log: str, author: Author, error: Exception) -> Exception:
 
 
 def is_cancellation(error: Exception) -> bool:
-    """Return whether an error is that of a recorder which was cancelled."""
+    """Return whether an error is that of a recorder that was cancelled."""
     return isinstance(error, TransportError) and error.code == "CANCELLED"
 
 

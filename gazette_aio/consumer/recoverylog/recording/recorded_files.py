@@ -1,4 +1,4 @@
-"""What a recorder has recorded: files, their paths, and properties."""
+"""Files, paths and properties that a recorder has recorded."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ appended to, or replaced as a whole, and these rules hold:
 So files are recorded in an order in which each prefix of the recorded changes is a database: first
 what the manifest may name, then the manifest up to the length that it had before the files were
 listed, then `CURRENT`, and then the removal of files. Between two captures, the files on disk
-and those which are recorded differ, and nothing else depends on what is in between.
+and those that are recorded differ, and nothing else depends on what is in between.
 """
 
 from __future__ import annotations

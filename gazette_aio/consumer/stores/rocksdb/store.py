@@ -228,12 +228,12 @@ class RocksDBStore:
     ) -> Checkpoint:
         """Open the database if it isn't, drop changes of this transaction, and read the checkpoint.
 
-        Cancellation: safe — the database may be open.
-
         Raises:
             ConfigurationError: The options aren't of raw mode.
             StoreError: The database can't be opened, read or recorded, or that, or a commit, has
                 failed.
+
+        Cancellation: safe — the database may be open.
         """
         await self.open()
         self._pending.clear()

@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 class DatabaseCapture:
     """Records an SQLite database in write-ahead mode, of which the process has the only connection.
 
-    After each commit, the frames which that has added to the write-ahead log are recorded. From
+    After each commit, the frames that it has added to the write-ahead log are recorded. From
     time to time, its pages are moved to the database file, and recorded there.
 
     All of it blocks, and runs in one thread.

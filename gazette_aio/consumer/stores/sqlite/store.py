@@ -246,12 +246,12 @@ class EngineStore(Generic[ConnectionT]):
     ) -> Checkpoint:
         """Open the database if it isn't, roll back the transaction, and read the checkpoint.
 
-        Cancellation: safe — the database may be open.
-
         Raises:
             ConfigurationError: The directory is that of Gazette's own SQLite store.
             StoreError: The database can't be opened, recorded or read, another process has it open,
                 or a commit has failed.
+
+        Cancellation: safe — the database may be open.
         """
         if self._error is not None:
             raise self._unusable()

@@ -68,7 +68,7 @@ def parse_header(data: bytes) -> WalHeader:
 def find_frames(data: bytes, header: WalHeader) -> Frames:
     """Find the transactions that end within a part of a log.
 
-    A frame which has the salts of the log counts: checksums aren't looked at, as SQLite itself has
+    A frame that has the salts of the log counts: checksums aren't looked at, as SQLite itself has
     just written the frames, or takes those that are valid.
 
     Args:

@@ -24,7 +24,7 @@ class Converter(NamedTuple):
     convert: Callable[[Any], Any]
     """Returns a column of the same length; raises ArrowInvalid or ValueError if a value is bad."""
     pattern: str | None = None
-    """Regular expression which matches all convertible texts, and few others."""
+    """Regular expression that matches all convertible texts, and few others."""
 
 
 _VALUE_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
@@ -48,7 +48,7 @@ _FRACTION_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def bad_value(name: str, text: object) -> ValueError:
-    """Return the error of a value which column `name` can't hold."""
+    """Return the error of a value that column `name` can't hold."""
     return ValueError(f"column {name!r}: {str(text)[:_MAX_TEXT]}")
 
 
@@ -106,7 +106,7 @@ def is_text_dictionary(kind: Any) -> bool:
 def convert_column(
     name: str, column: Any, convert: Converter, kind: Any, errors: dict[int, Exception]
 ) -> Any:
-    """Return `column` converted, with nulls for values which can't be.
+    """Return `column` converted, with nulls for values that can't be.
 
     Args:
         name: Name of the column, for errors.
@@ -144,7 +144,7 @@ def convert_column(
 
 
 def convert_values(name: str, values: list[Any], kind: Any, errors: dict[int, Exception]) -> Any:
-    """Return a column of Python values, with nulls for values which aren't of type `kind`.
+    """Return a column of Python values, with nulls for values that aren't of type `kind`.
 
     Args:
         name: Name of the column, for errors.
@@ -179,7 +179,7 @@ FINITE = Converter(_refuse_non_finite)
 
 
 def check_digits(kind: Any) -> Converter:
-    """Return a converter which refuses decimals of more digits than type `kind` has."""
+    """Return a converter that refuses decimals of more digits than type `kind` has."""
     limit = 10 ** (kind.precision - kind.scale)
 
     def convert(column: Any) -> Any:
@@ -198,7 +198,7 @@ def parse_dates(kind: Any) -> Converter:
 
 
 def cast_to(kind: Any) -> Converter:
-    """Return a converter which casts to type `kind`."""
+    """Return a converter that casts to type `kind`."""
 
     def convert(column: Any) -> Any:
         return column.cast(kind)
@@ -213,7 +213,7 @@ def parse_timestamps(kind: Any) -> Converter:
     """
     utc, naive = pa.timestamp(kind.unit, "UTC"), pa.timestamp(kind.unit)
     digits, zone = _FRACTION_DIGITS[kind.unit], f"{_HOUR}{_REST}{_ZONE}$"
-    # Keeps nothing of a fraction which would be empty, not even its point.
+    # Keeps nothing of a fraction that would be empty, not even its point.
     kept = rf"(\.\d{{{digits}}})" if digits else r"()\."
 
     def convert(column: Any) -> Any:
@@ -303,7 +303,7 @@ def parse_keys(kind: Any) -> Converter | None:
 
 
 def parse_texts(kind: Any) -> Converter | None:
-    """Return the converter of texts to a type which JSON has no values of, or None."""
+    """Return the converter of texts to a type that JSON has no values of, or None."""
     types = pa.types
     if types.is_timestamp(kind):
         return parse_timestamps(kind)

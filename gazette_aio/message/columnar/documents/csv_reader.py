@@ -31,7 +31,7 @@ class CSVReader:
         fields: Columns to read. Records may have more fields.
 
     Raises:
-        ConfigurationError: If a type isn't supported.
+        ConfigurationError: A type isn't supported.
     """
 
     def __init__(self, adapter: CSVAdapter, fields: list[Any]) -> None:

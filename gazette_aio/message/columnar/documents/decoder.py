@@ -23,9 +23,9 @@ more. Other types are refused. Columns are JSON members and protobuf fields by n
 follow the order of fields, without that of the UUID. For columns with maps, JSON documents are
 parsed one by one, which is slower.
 
-Nulls stand for absent values: members which are missing or null, protobuf fields which track
+Nulls stand for absent values: members that are missing or null, protobuf fields that track
 presence and are unset, and empty CSV fields unless the column can hold empty values. A row is bad
-if it has no value in a column or nested field which isn't nullable, has a value which its column
+if it has no value in a column or nested field that isn't nullable, has a value that its column
 can't hold, or isn't a document at all.
 """
 
@@ -85,7 +85,7 @@ class DocumentDecoder:
         use_threads: Parse JSON in Arrow's threads.
 
     Raises:
-        ConfigurationError: If messages of the adapter can't have the columns of the schema.
+        ConfigurationError: Messages of the adapter can't have the columns of the schema.
     """
 
     def __init__(self, adapter: Adapter[Any], schema: Schema, *, use_threads: bool = False) -> None:

@@ -29,10 +29,10 @@ _FIRST_OF_PATH: Final = re.compile(r"(?<=`\$\.)f(\d+)")
 
 
 class LineChecker:
-    """Finds documents which pyarrow refuses; it may refuse others as well.
+    """Finds documents that pyarrow refuses; it may refuse others as well.
 
     Args:
-        fields: Columns which are parsed.
+        fields: Columns that are parsed.
     """
 
     def __init__(self, fields: list[Any]) -> None:
@@ -50,7 +50,7 @@ class LineChecker:
     def decode(self, lines: list[bytes]) -> tuple[list[Any], dict[int, Exception]]:
         """Return a document of each line, and the errors of lines by their index.
 
-        Documents have attributes `f0`, `f1`, … of the columns. A line which this parser refuses
+        Documents have attributes `f0`, `f1`, … of the columns. A line that this parser refuses
         has None, even without an error.
         """
         errors: dict[int, Exception] = {}
@@ -139,7 +139,7 @@ def _object(name: str, fields: list[Any]) -> Any:
 
 
 def _hint(kind: Any) -> Any:
-    """Return a type of Python which has all the values that pyarrow accepts."""
+    """Return a type of Python that has all the values that pyarrow accepts."""
     types = pa.types
     hint: Any = None
     if types.is_boolean(kind):

@@ -1,7 +1,7 @@
 """Guards of JSON documents against mistakes of pyarrow.
 
 pyarrow takes text as a stream of documents: it skips blank lines, takes two documents of one line
-as two rows, accepts text which isn't UTF-8, and crashes on a block of nulls only. So it's given
+as two rows, accepts text that isn't UTF-8, and crashes on a block of nulls only. So it's given
 only lines that begin with `{` and end with `}`, without a zero byte, at which it stops. A line
 break between `}` and `{` is at the top level of documents, as elsewhere a comma would be missing,
 or a control character be within a string. So no document spans two lines, each line has at least
@@ -35,7 +35,7 @@ _NOTHING: dict[int, bytes] = {}
 
 
 def guard(lines: Lines, errors: dict[int, Exception]) -> tuple[Lines, Indices | None]:
-    """Return lines which pyarrow parses correctly, and their positions, or None if it's all.
+    """Return lines that pyarrow parses correctly, and their positions, or None if it's all.
 
     Args:
         lines: Lines.
@@ -102,7 +102,7 @@ def _line(lines: Lines, row: int) -> bytes:
 
 
 def _irregular_rows(lines: Lines, text: NDArray[np.uint8]) -> list[int]:
-    r"""Return lines which don't begin with `{`, or don't end with `}`, and maybe `\r`."""
+    r"""Return lines that don't begin with `{`, or don't end with `}`, and maybe `\r`."""
     firsts, lasts = lines.offsets[:-1], lines.offsets[1:] - np.int32(2)
     # An empty line has its line feed at both places, or that before it.
     opened = text[firsts] == _OPEN
@@ -114,7 +114,7 @@ def _irregular_rows(lines: Lines, text: NDArray[np.uint8]) -> list[int]:
 
 
 def _rows_at(lines: Lines, places: NDArray[np.int64]) -> list[int]:
-    """Return the lines which hold places of the text."""
+    """Return the lines that hold places of the text."""
     if not len(places):
         return []
     rows: list[int] = np.unique(np.searchsorted(lines.offsets, places, "right") - 1).tolist()

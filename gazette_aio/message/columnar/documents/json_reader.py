@@ -52,7 +52,7 @@ class JSONReader:
         use_threads: Parse in Arrow's threads.
 
     Raises:
-        ConfigurationError: If a type isn't supported.
+        ConfigurationError: A type isn't supported.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class JSONReader:
         return [pa.concat_arrays(list(columns)) for columns in zip(*blocks, strict=True)]
 
     def _parse(self, lines: Lines, *, use_threads: bool = False) -> list[Any]:
-        """Return columns of lines which are guarded.
+        """Return columns of lines that are guarded.
 
         Raises:
-            ArrowInvalid: If one of them is bad.
+            ArrowInvalid: One of them is bad.
         """
         block_size = lines.data.size + 1
         if use_threads:
@@ -144,10 +144,10 @@ class JSONReader:
         return [_single_chunk(column) for column in table.columns]
 
     def _recover(self, lines: Lines, errors: dict[int, Exception]) -> list[list[Any]]:
-        """Return columns of the good lines, of lines which pyarrow refuses as a whole.
+        """Return columns of the good lines, of lines that pyarrow refuses as a whole.
 
         Args:
-            lines: Lines which are guarded.
+            lines: Lines that are guarded.
             errors: Takes errors by the index of their line.
         """
         errors |= self._checker.check(line_list(lines))
@@ -181,7 +181,7 @@ class JSONReader:
         return blocks
 
     def _explain(self, line: bytes, failure: Exception) -> Exception:
-        """Return an error which names the column that a line fails for."""
+        """Return an error that names the column that a line fails for."""
         text = _ROW.sub("", str(failure)).removeprefix("JSON parse error: ")
         for field in self._fields:
             try:
@@ -249,7 +249,7 @@ def _reading(kind: Any) -> tuple[Any, Converter | None]:
     """Return the type to parse values as, and the converter to a type of a schema.
 
     Raises:
-        TypeError: If the type isn't supported.
+        TypeError: The type isn't supported.
     """
     types = pa.types
     if is_text(kind) or types.is_boolean(kind) or types.is_integer(kind):

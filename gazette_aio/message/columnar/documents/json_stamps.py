@@ -31,7 +31,7 @@ class StampStripper:
         self._size = len(prefix) + TEXT_LENGTH + len(self._suffix)
 
     def strip(self, lines: Lines) -> Lines:
-        """Return lines without the members at their front which only hold a UUID."""
+        """Return lines without the members at their front that only hold a UUID."""
         stamped = self._find(lines)
         if stamped is None:
             return lines

@@ -43,7 +43,7 @@ class ProtobufReader:
         fields: Columns to read.
 
     Raises:
-        ConfigurationError: If messages have no such field, or a type isn't supported.
+        ConfigurationError: Messages have no such field, or a type isn't supported.
     """
 
     def __init__(self, adapter: ProtobufAdapter[Any], fields: list[Any]) -> None:
@@ -68,7 +68,7 @@ def _field_getter(descriptor: Any, name: str, kind: Any) -> _Getter:
     """Return a getter of a field of messages, as a Python value for a type of Arrow.
 
     Raises:
-        ConfigurationError: If there's no such field, or it's of another type.
+        ConfigurationError: There's no such field, or it's of another type.
     """
     field = descriptor.fields_by_name.get(name)
     if field is None:

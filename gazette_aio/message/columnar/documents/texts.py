@@ -31,7 +31,7 @@ def uuid_texts(columns: UuidColumns, validity: Any = None) -> Any:
 
     Args:
         columns: The UUIDs.
-        validity: Bitmap of values which aren't null, if there are nulls.
+        validity: Bitmap of values that aren't null, if there are nulls.
     """
     clock = columns.clock
     high = (clock >> _4) << _32

@@ -20,7 +20,7 @@ class DecoderSplitter:
         self._decoder = decoder
         self._ahead: Frames | None = None  # Frames after a jump.
         self._expected = decoder.offset  # Of the next content.
-        self._rest: Region | None = None  # Frames which were beyond a limit.
+        self._rest: Region | None = None  # Frames that were beyond a limit.
         self._failed: Exception | None = None  # Raised by the next call.
 
     @property

@@ -24,7 +24,7 @@ class LineSplitter(ChunkSplitter):
 
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         super().__init__(offset, max_frame_bytes)
-        self._skipping = False  # Within a line which is too large.
+        self._skipping = False  # Within a line that is too large.
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of content."""
@@ -79,7 +79,7 @@ class _LineRun(Run):
     def cut(self, limit_bytes: int) -> Region:
         """Return the next lines, or raise FrameTooLargeError."""
         data, start, origin = self._data, self._start, self._origin
-        # The second limit bounds the bytes scanned again after each line which is too large.
+        # The second limit bounds the bytes scanned again after each line that is too large.
         limit = max(1, min(limit_bytes, self._max * _LINES_PER_SCAN))
         stops = _find_newlines(data, start, min(start + limit, self._stop))
         if len(stops) == 0:

@@ -22,7 +22,7 @@ class Region(NamedTuple):
     """Consecutive frames of one journal, within one buffer."""
 
     data: bytes
-    """Buffer which holds the frames, and maybe more."""
+    """Buffer that holds the frames, and maybe more."""
     begin: int
     """Offset of the first frame in the journal. Each other begins at the end of the one before."""
     starts: Indices
@@ -64,7 +64,7 @@ class Region(NamedTuple):
 class RegionSplitter(Splitter, Protocol):
     """Splits the content of one journal into regions.
 
-    Complete frames which weren't returned yet count as buffered, too.
+    Complete frames that weren't returned yet count as buffered, too.
     """
 
     def next_region(self, limit_bytes: int) -> Region | None:
@@ -76,7 +76,7 @@ class RegionSplitter(Splitter, Protocol):
         Raises:
             DesyncDetectedError: Garbage was skipped.
             FrameTooLargeError: A frame beyond the limit was skipped.
-            FramingError: A frame which can't be delimited was skipped.
+            FramingError: A frame that can't be delimited was skipped.
             UnexpectedEOFError: Content ended within a frame; raised again by each call.
         """
         ...
@@ -112,7 +112,7 @@ class Run(abc.ABC):
 
 
 class ChunkSplitter(abc.ABC):
-    """Base of splitters which keep chunks until regions are asked for.
+    """Base of splitters that keep chunks until regions are asked for.
 
     Pieces are the chunks after the queue: complete frames, followed by a partial one. They're
     joined once, when frames are asked for or an error follows.
