@@ -299,8 +299,17 @@ class Playback:
         op = RecordedOp(seq_no=self.fsm.next_seq_no, checksum=self.fsm.next_checksum, author=author)
         return encode_operation(op)[1]
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether what was played ends within an operation, or with bytes that may begin one."""
+        return not self._decoder.is_at_boundary or self._decoder.offset < self.offset
+
     def extend(self, *ends: int) -> None:
-        """Take note of ends of appends to the last log. The greatest one is its known end."""
+        """Take note of ends of appends to the last log. The greatest one is its known end.
+
+        Raises:
+            PlaybackError: What was played ends within an operation, and so does an append.
+        """
         self._heads[self.hints_log] = max(self.last_head, *ends)
         if self.log == self.hints_log:
             self._boundaries = sorted({*self._boundaries, *ends})
@@ -330,16 +339,15 @@ class Playback:
             self._drain()
             if decoder is not self._decoder:
                 return  # Another log is due.
-            if decoder.fed_offset in self._boundaries[:1]:
-                try:
-                    self._take(decoder.end(is_append_boundary=True))
-                except RecoveryError as error:
-                    raise self._failed(error, self._begun) from error
             self._pass_boundaries()
 
     def _pass_boundaries(self) -> None:
         while self._boundaries and self._boundaries[0] <= self.offset:
-            del self._boundaries[0]
+            if self._boundaries.pop(0) == self.offset:
+                try:
+                    self._take(self._decoder.end(is_append_boundary=True))
+                except RecoveryError as error:
+                    raise self._failed(error, self._begun) from error
 
     def _drain(self) -> None:
         decoder, fsm, rest = self._decoder, self.fsm, self._rest

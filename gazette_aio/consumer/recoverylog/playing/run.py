@@ -103,6 +103,11 @@ class PlayerRun:
             # log is taken over if nothing was applied since, up to the end of the latest attempt.
             if author is None or (has_injected and playback.is_held_by(author)):
                 return
+            if playback.has_rest:
+                # Wire: operations are within an append. This one goes on, or is torn.
+                playback.extend(await self._head_of(playback.hints_log))
+                goal = playback.last_head
+                continue
             goal = await self._inject(author)
             has_injected = True
 

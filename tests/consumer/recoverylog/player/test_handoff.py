@@ -14,12 +14,14 @@ from gazette_aio.client import JournalClient
 from gazette_aio.consumer.recoverylog import (
     Author,
     PlaybackError,
+    PlaybackProgress,
     Player,
     RecordedDir,
     Recorder,
     RecorderFencedError,
     Resolved,
 )
+from gazette_aio.consumer.recoverylog.playing.feed import FEED_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.consumer.recoverylog.player.logs import (
     AUTHOR,
@@ -31,6 +33,7 @@ from tests.consumer.recoverylog.player.logs import (
     recover,
     written,
 )
+from tests.waiting import eventually
 
 HINTS = FSMHints(log=LOG)
 JUNK = b"... junk ..."
@@ -154,6 +157,56 @@ async def test_junk_before_a_handoff(client: JournalClient, directory: Path, jun
     player.inject_handoff(1337)
     await playing
     assert files_of(directory) == writer.expected()
+
+
+@pytest.mark.parametrize("cut", [1, 20, 45, 60])
+@pytest.mark.parametrize("takes_over", [True, False])
+async def test_a_torn_operation_that_a_standby_has_read(
+    client: JournalClient, directory: Path, cut: int, *, takes_over: bool
+):
+    """Otherwise, the handoff would be taken for the rest of the content."""
+    writer = await written(client)
+    writer.checksums = False  # As of other implementations.
+    player = Player()
+    playing = asyncio.create_task(player.play(HINTS, directory, client))
+    await player.tailing.wait()
+    begin = writer.offset
+    torn = writer.write("/file", b"0123456789" * 5)[:-cut]
+    head = (await client.append(LOG, torn)).commit.end
+
+    async def is_read() -> bool:
+        return player.progress.offset == head
+
+    await eventually(is_read)
+    if takes_over:
+        player.inject_handoff(1337)
+    else:
+        player.finish_at_write_head()
+    with pytest.raises(PlaybackError, match=f"{LOG} ends at {head} within") as caught:
+        await playing
+    assert (caught.value.log, caught.value.offset) == (LOG, begin)
+    assert (await client.append(LOG)).commit.end == head
+    assert not is_there(directory)
+
+
+async def test_a_handoff_amid_an_operation(client: JournalClient, directory: Path):
+    """What was received ends within it. The log is taken over once all of it is played."""
+    writer = await written(client)
+    begin, told = writer.offset, list[int]()
+
+    def tell(progress: PlaybackProgress) -> None:
+        if begin < progress.offset < writer.offset and not told:
+            told.append(progress.offset)
+            player.inject_handoff(1337)
+
+    player = Player(on_progress=tell)
+    playing = asyncio.create_task(player.play(HINTS, directory, client))
+    await player.tailing.wait()
+    await client.append(LOG, writer.write("/file", bytes(range(256)) * (3 * FEED_BYTES // 256)))
+    resolved = await playing
+    assert told
+    assert files_of(directory) == writer.expected()
+    assert resolved.fsm.next_seq_no == writer.fsm.next_seq_no + 1
 
 
 @pytest.mark.parametrize("round_", range(5))
