@@ -13,8 +13,9 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import pick_first_hints
+from gazette_aio.consumer.recoverylog.hints import shrink_hints
 from gazette_aio.consumer.recoverylog.playing.player import Player
-from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
+from gazette_aio.consumer.recoverylog.recording.recorder import HINTS_BYTES, Recorder
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
 from gazette_aio.consumer.shards.recovery import NoRecoveryLog, Recovered
 from gazette_aio.consumer.transactions.explain import step
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from gazette_aio.consumer.application import Shard
     from gazette_aio.consumer.recoverylog import Author, PlaybackProgress
+    from gazette_aio.consumer.recoverylog.playing.player import Resolved
     from gazette_aio.consumer.shards.host import ShardHost
     from gazette_aio.consumer.shards.recovery import Recovery
+    from gazette_aio.protocol.recoverylog import FSMHints
 
 _logger = logging.getLogger(__name__)
 
@@ -113,7 +116,7 @@ class LogRecovery:
                 "completeRecovery aborting due to log playback failure"
             ) from error
         # The recorder modifies the history.
-        hints = await in_thread(resolved.fsm.build_hints, resolved.log)
+        hints = await in_thread(_hints_of, resolved)
         self._recorder = await Recorder.open(
             self._shard.client, self.log, resolved.fsm, author, resolved.directory
         )
@@ -171,3 +174,10 @@ class LogRecovery:
         if parent is not None:
             await in_thread(parent.mkdir, 0o777, parents=True, exist_ok=True)
         self._directory = await in_thread(tempfile.mkdtemp, "", prefix, parent)
+
+
+def _hints_of(resolved: Resolved) -> FSMHints:
+    """Return hints of what was recovered, short enough for the store of the group if possible."""
+    hints = resolved.fsm.build_hints(resolved.log)
+    shrink_hints(hints, HINTS_BYTES)
+    return hints

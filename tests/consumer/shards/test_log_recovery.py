@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from gazette_aio.client import JournalClient
-from gazette_aio.consumer.recoverylog import Author
+from gazette_aio.consumer.recoverylog import Author, live_nodes
+from gazette_aio.consumer.shards import log_recovery
 from gazette_aio.consumer.shards.log_recovery import LogRecovery
 from gazette_aio.testing import StubShard, no_leaks
 from tests.cancellation import cancel_at_every_await
-from tests.consumer.recoverylog.player.logs import create_log
+from tests.consumer.recoverylog.player.logs import LogWriter, create_log
 from tests.consumer.shards.group import Group, shard_spec
 from tests.consumer.transactions.world import serve
 
@@ -38,11 +39,11 @@ class Recoveries:
     def __init__(self, group: Group, client: JournalClient, directory: Path) -> None:
         self.directory = directory
         self._group = group
-        self._client = client
+        self.client = client
         self.beside: list[asyncio.Task[object]] = []
 
     def begin(self) -> LogRecovery:
-        self.recovery = LogRecovery(ClientShard(self._client), self._group.host, LOG)
+        self.recovery = LogRecovery(ClientShard(self.client), self._group.host, LOG)
         return self.recovery
 
     async def check(self) -> None:
@@ -91,3 +92,28 @@ async def test_taking_over_is_cancelled_at_each_await(recoveries: Recoveries):
         assert recovered.hints.log == LOG
 
     assert await cancel_at_every_await(complete, recoveries.check) >= 3
+
+
+@pytest.mark.parametrize(("budget", "segments"), [(log_recovery.HINTS_BYTES, 3), (1, 1)])
+async def test_hints_of_what_was_recovered_are_short(
+    recoveries: Recoveries, monkeypatch: pytest.MonkeyPatch, budget: int, segments: int
+):
+    """Etcd takes no long ones, and without them nothing is ever pruned."""
+    monkeypatch.setattr(live_nodes, "SPLIT_GAP_BYTES", 100)
+    monkeypatch.setattr(log_recovery, "HINTS_BYTES", budget)
+    writer = LogWriter(log=LOG)
+    writer.create("/rare")
+    for _ in range(2):
+        writer.create("/often")
+        writer.write("/often", bytes(200))
+        writer.unlink("/often")
+        writer.write("/rare", b"content")
+    writer.create("/newest")
+    await recoveries.client.append(LOG, writer.content)
+    recovery = recoveries.begin()
+    playing = asyncio.create_task(recovery.play(lambda: None))
+    recovered = await recovery.complete(Author.random())
+    await playing
+    await recovery.aclose()
+    assert recovered.hints is not None
+    assert [len(node.segments) for node in recovered.hints.live_nodes] == [segments, 1]
