@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gazette_aio.message.envelopes.stamps import UNIFORM_RUN
+from gazette_aio.message.framing import Frames
 from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gazette_aio.message.envelopes.envelope import Envelope
     from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
-    from gazette_aio.message.framing import Decoder, Frames
+    from gazette_aio.message.framing import Decoder
 
 RUN_LIMIT = 1024
 """Largest number of messages that are processed without a pause."""
@@ -21,9 +25,12 @@ class JournalSplitter:
     Args:
         decoder: Decoder of the journal's framing.
         builder: Builder of its envelopes.
+        uniform_runs: Whether runs may be UniformRuns, rather than lists.
     """
 
-    def __init__(self, decoder: Decoder, builder: EnvelopeBuilder) -> None:
+    def __init__(
+        self, decoder: Decoder, builder: EnvelopeBuilder, *, uniform_runs: bool = False
+    ) -> None:
         self._decoder = decoder
         self._builder = builder
         self._frames: Frames | None = None  # Frames at hand, of which a number were cut off.
@@ -31,6 +38,8 @@ class JournalSplitter:
         self._rest: Frames | None = None  # Of the run cut off last, what isn't built yet.
         self._failed: FramingError | None = None  # Raised by the next call.
         self._ended = False
+        self._uniform_runs = uniform_runs
+        self._singly = RUN_LIMIT  # Messages to build before a UniformRun is tried again.
 
     @property
     def journal(self) -> str:
@@ -69,7 +78,7 @@ class JournalSplitter:
             self._ended = True
             self._decoder.end()
 
-    def next_run(self) -> list[Envelope[Any]]:
+    def next_run(self) -> Sequence[Envelope[Any]]:
         """Return the next envelopes, in the order of the journal; empty if more content is needed.
 
         Raises:
@@ -82,11 +91,21 @@ class JournalSplitter:
         frames, self._rest = self._rest or self._cut_run(), None
         if frames is None:
             return []
+        if self._uniform_runs and len(frames.ends) >= UNIFORM_RUN:
+            run = self._builder.uniform_run(frames)
+            if run is not None:
+                self._singly = UNIFORM_RUN
+                self._keep_rest(frames, len(run))
+                return run
+            # Uniform messages may follow soon, unless they don't for a while.
+            if self._singly < len(frames.ends):
+                self._keep_rest(frames, self._singly)
+                frames = frames.slice(0, self._singly)
+            self._singly = min(self._singly * 2, RUN_LIMIT)
         envelopes, bad = self._builder.build(frames)
         if bad is not None:
             position, error = bad
-            behind = position + 1
-            self._rest = frames.slice(behind) if behind < len(frames.ends) else None
+            self._keep_rest(frames, position + 1)
             begin, end = frames.begin_of(position), frames.ends[position]
             failed = framing_error(error, self.journal, begin, end, bad.kind)
             failed.__cause__ = error
@@ -94,6 +113,14 @@ class JournalSplitter:
                 raise failed
             self._failed = failed
         return envelopes
+
+    def _keep_rest(self, frames: Frames, start: int) -> None:
+        """Keep frames from `start` on for the next run, before those kept already."""
+        if start < len(frames.ends):
+            rest, later = frames.slice(start), self._rest
+            if later is not None:
+                rest = Frames(rest.begin, rest.payloads + later.payloads, rest.ends + later.ends)
+            self._rest = rest
 
     def _cut_run(self) -> Frames | None:
         """Return the next frames, at most RUN_LIMIT."""

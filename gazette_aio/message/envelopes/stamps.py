@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from binascii import unhexlify
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gazette_aio.message.adapters.base import Adapter, FrameUUIDAdapter, PlacedAdapter, UUIDPlace
 from gazette_aio.message.envelopes.envelope import Envelope
+from gazette_aio.message.envelopes.uniform_run import Stamp, UniformRun
 from gazette_aio.message.uuid import (
     Flags,
     ProducerID,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from gazette_aio.message.framing import Frames
 
 _MAX_TAILS = 4096
+UNIFORM_RUN = 32
+"""Messages that a UniformRun has at least, or one less."""
 
 _Tail = tuple[int, Flags, ProducerID]
 _unpack_low = struct.Struct(">I").unpack
@@ -88,6 +92,50 @@ class EnvelopeBuilder:
         self._tail_at = self._low_at + (8 if place.text else 4)
         self._tail_end = place.uuid_end + len(place.suffix)
         self._is_text = place.text
+        self._stamp_of = itemgetter(slice(0, self._tail_end))
+
+    def uniform_run(self, frames: Frames) -> UniformRun | None:
+        """Return the first messages of frames as a run, or None if too few belong to one.
+
+        Messages of a run have their UUIDs at the usual place, and these differ only by the low bits
+        of their timestamps.
+
+        Args:
+            frames: At least UNIFORM_RUN frames.
+        """
+        payloads = frames.payloads
+        tail = payloads[0][self._tail_at : self._tail_end]
+        if tail not in self._tails:
+            self._learn(payloads[0])
+        known = self._tails.get(tail)
+        if known is None or len(self._lows(payloads[:UNIFORM_RUN], tail)) < UNIFORM_RUN:
+            return None
+        lows = self._lows(payloads, tail)
+        try:
+            packed = unhexlify(b"".join(lows)) if self._is_text else b"".join(lows)
+        except ValueError:
+            return None
+        high, flags, producer = known
+        clocks = [low << 4 | high for low in struct.unpack(f">{len(lows)}I", packed)]
+        if len(lows) < len(payloads):
+            frames = frames.slice(0, len(lows))
+        return UniformRun(Stamp(self.journal, self._origin, flags, producer), frames, clocks)
+
+    def _lows(self, payloads: list[bytes], tail: bytes) -> list[bytes]:
+        """Return the bytes between prefix and `tail` of the first payloads that have them."""
+        prefix = self._prefix
+        stamps = b"".join(map(self._stamp_of, payloads))
+        if len(stamps) < len(payloads) * self._tail_end:
+            # One is too short. The stamps after it aren't aligned.
+            end = next(at for at, each in enumerate(payloads) if len(each) < self._tail_end)
+            return self._lows(payloads[:end], tail)
+        first, *lows, _ = b"".join((tail, stamps, prefix)).split(tail + prefix)
+        if first:
+            return []
+        size = self._tail_at - self._low_at
+        if set(map(len, lows)) == {size}:
+            return lows
+        return lows[: next((at for at, low in enumerate(lows) if len(low) != size), None)]
 
     def build(self, frames: Frames) -> tuple[list[Envelope[Any]], BadFrame | None]:
         """Return the envelopes of frames, up to the first whose UUID can't be read."""

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
+from gazette_aio.message.envelopes.uniform_run import JoinedRuns, UniformRun
 from gazette_aio.message.uuid import ACK_TXN
 
 if TYPE_CHECKING:
@@ -50,7 +51,18 @@ class EnvelopeDecoder(Generic[T]):
             Index and error of the first message that can't be decoded, where decoding stops; or
             None.
         """
-        run, start, skip_acks = envelopes[begin:end], self._start_clock, self._skip_acks
+        if isinstance(envelopes, JoinedRuns):
+            at = begin
+            for part, first, last in envelopes.within(begin, end):
+                bad = self.decode(part, first, last, ready)
+                if bad is not None:
+                    return at + bad[0] - first, bad[1]
+                at += last - first
+            return None
+        start, skip_acks = self._start_clock, self._skip_acks
+        if isinstance(envelopes, UniformRun) and envelopes.stamp.flags != ACK_TXN and not start:
+            return envelopes.decode(begin, end, self.adapter.decode, ready.extend)
+        run = envelopes[begin:end]
         if start:
             run = [envelope for envelope in run if envelope.clock == 0 or envelope.clock >= start]
         if self._is_ahead:
@@ -68,8 +80,9 @@ class EnvelopeDecoder(Generic[T]):
                     envelope.message = decode(envelope.message)
                     add(envelope)
         except Exception as error:  # noqa: BLE001 - returned with its index.
-            bad = next(index for index in range(begin, end) if envelopes[index] is envelope)
-            return bad, error
+            assert envelope is not None
+            rows, at = enumerate(envelopes[begin:end], begin), envelope.begin
+            return next(index for index, row in rows if row.begin == at), error
         return None
 
     def _decode_ack(self, frame: bytes) -> Any:

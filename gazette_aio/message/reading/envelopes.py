@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
+from gazette_aio.message.envelopes.uniform_run import UniformRun
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.decoding import EnvelopeDecoder
 from gazette_aio.message.reading.options import start_clock
@@ -160,7 +161,7 @@ class EnvelopeEngine(Generic[T]):
             self._decoders[origin] = self._decoder
         decoder = journal_format.framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
         builder = EnvelopeBuilder(journal, adapter, strict=self._strict_uuid, origin=origin)
-        return JournalSplitter(decoder, builder)
+        return JournalSplitter(decoder, builder, uniform_runs=True)
 
     def leave(self, content: JournalSplitter) -> None:
         """Do nothing: the state of journals is retained."""
@@ -215,6 +216,11 @@ class EnvelopeEngine(Generic[T]):
                     return False
             elif sequencer is None:
                 self._taken, self._decoded, self._queued = self._run, 0, len(self._run)
+            elif isinstance(run := self._run, UniformRun):
+                if sequencer.queue_run(run):
+                    self._queued = len(run)
+                else:
+                    self._run = run[:]
             else:
                 self._queued = sequencer.queue_commits(
                     self._run, self._queued, transactions=self._transactions
@@ -265,9 +271,9 @@ class EnvelopeEngine(Generic[T]):
         """Return how many of the taken messages were delivered or left out."""
         if not self.ready:
             return self._decoded
-        following = self.ready[0]
-        at = range(self._settled, self._decoded)
-        return next(index for index in at if taken[index] is following)
+        following = self.ready[0].begin
+        rows = enumerate(taken[self._settled : self._decoded], self._settled)
+        return next(index for index, row in rows if row.begin == following)
 
     def _take_commit(self, sequencer: Sequencer) -> bool:
         """Take committed messages, maybe none; return False if replayed content is needed."""

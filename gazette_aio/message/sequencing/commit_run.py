@@ -48,8 +48,8 @@ def look_ahead(
     """Return the run that begins at a message, with copies of producers.
 
     It ends before the first message that needs more care: one without a clock, a rollback, one that
-    discards pending messages, an acknowledgement of other clocks than the pending ones or of
-    messages that left the ring, and one with unknown flags.
+    discards pending messages, an acknowledgement of other clocks than the pending ones, of messages
+    that left the ring or of whole runs, and one with unknown flags.
 
     Args:
         envelopes: Messages of one journal.
@@ -92,7 +92,7 @@ def look_ahead(
                 break
             if state.begin != -1:
                 span = state.span
-                if not span or span[0].slot <= floor or span[0].begin != state.begin:
+                if state.parts or not span or span[0].slot <= floor or span[0].begin != state.begin:
                     break
                 rows += span
                 state.span = []

@@ -27,14 +27,14 @@ class Emission:
     """
 
     def __init__(
-        self, producer: Producer, rows: list[Envelope[Any]], *, replay_required: bool
+        self, producer: Producer, rows: Sequence[Envelope[Any]], *, replay_required: bool
     ) -> None:
         self.producer = producer
         self.replay_required: bool = replay_required
         self.settled: int = 0
         """Number of messages processed, of those returned last."""
         self._rows = rows
-        self._taken: list[Envelope[Any]] | None = None
+        self._taken: Sequence[Envelope[Any]] | None = None
         self._is_replaying = False
 
     @property
@@ -102,7 +102,7 @@ class Emission:
         if not self._is_replaying:
             raise SequencerStateError("no replay is under way")
 
-    def take(self) -> list[Envelope[Any]]:
+    def take(self) -> Sequence[Envelope[Any]]:
         """Return the messages at hand; may be empty."""
         if self.replay_required:
             raise SequencerStateError("caller was required to StartReplay, and didn't")

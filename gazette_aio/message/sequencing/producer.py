@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gazette_aio.message.envelopes.uniform_run import JoinedRuns
 from gazette_aio.message.sequencing.rules import EVICTED, NONE, RETAINED, LiveBounds
 from gazette_aio.protocol.errors import ReplayError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.envelopes.uniform_run import UniformRun
     from gazette_aio.message.sequencing.rules import Bounds, PendingAre
     from gazette_aio.message.uuid import ProducerID
 
@@ -18,47 +22,108 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
+class PendingRun(NamedTuple):
+    """Pending messages that were queued together."""
+
+    slot: int
+    """Slot of the first message. The others have the following slots."""
+    run: UniformRun
+
+
 class Producer(LiveBounds):
     """Bounds of one producer, and its retained pending messages."""
 
-    __slots__ = ("journal", "producer", "span")
+    __slots__ = ("journal", "parts", "producer", "span")
 
     def __init__(self, journal: str, producer: ProducerID, bounds: Bounds) -> None:
         super().__init__(bounds)
         self.journal: str = journal
         self.producer: ProducerID = producer
+        self.parts: list[PendingRun | list[Envelope[Any]]] = []
+        """Pending messages before those of the span. No list is empty."""
         self.span: list[Envelope[Any]] = []
-        """The pending messages, without the first ones that were evicted."""
+        """The pending messages after the parts; all of them if there are no parts.
+
+        The first pending messages may have been evicted.
+        """
 
     def copy(self) -> Producer:
         """Return a copy with a span of its own."""
         copy = Producer(self.journal, self.producer, (self.min, self.max, self.begin))
+        copy.parts = self.parts.copy()
         copy.span = self.span.copy()
         return copy
 
+    def add_run(self, pending: PendingRun) -> None:
+        """Add pending messages."""
+        if self.span:
+            self.parts.append(self.span)
+            self.span = []
+        self.parts.append(pending)
+
+    def join(self) -> list[Envelope[Any]]:
+        """Move all pending messages to the span, and return it."""
+        if self.parts:
+            joined: list[Envelope[Any]] = []
+            for part in self.parts:
+                if isinstance(part, PendingRun):
+                    for slot, envelope in enumerate(part.run, part.slot):
+                        envelope.slot = slot
+                        joined.append(envelope)
+                else:
+                    joined += part
+            self.parts = []
+            self.span = joined + self.span
+        return self.span
+
+    def take(self, last: Envelope[Any]) -> Sequence[Envelope[Any]]:
+        """Remove the pending messages, and return them, followed by `last`."""
+        parts, span = self.parts, self.span
+        self.drop()
+        span.append(last)
+        if not parts:
+            return span
+        return JoinedRuns(
+            [*(part.run if isinstance(part, PendingRun) else part for part in parts), span]
+        )
+
+    def drop(self) -> None:
+        """Remove the pending messages."""
+        self.parts, self.span = [], []
+
     def trim(self, low: int) -> None:
-        """Remove messages numbered up to `low`, which left the ring, from the span."""
+        """Remove messages numbered up to `low`, which left the ring."""
+        if self._first()[0] > low:
+            return
         evicted = 0
-        for envelope in self.span:
+        for envelope in self.join():
             if envelope.slot > low:
                 break
             evicted += 1
         if evicted:
             del self.span[:evicted]
 
+    def _first(self) -> tuple[int, int]:
+        """Return slot and offset of the first retained message; slot 0 if there is none."""
+        if self.parts:
+            part = self.parts[0]
+            if isinstance(part, PendingRun):
+                return part.slot, part.run.begin
+            return part[0].slot, part[0].begin
+        return (self.span[0].slot, self.span[0].begin) if self.span else (0, -1)
+
     def pending(self, low: int) -> PendingAre:
         """Return whether the pending messages are retained, if those up to `low` aren't."""
         if self.begin == -1:
             return NONE
-        span = self.span
-        if span and span[0].slot <= low:
-            self.trim(low)
-        return RETAINED if span and span[0].begin == self.begin else EVICTED
+        self.trim(low)
+        slot, begin = self._first()
+        return RETAINED if slot and begin == self.begin else EVICTED
 
     def close(self, clock: int) -> None:
         """Mark messages up to `clock` done, and none pending."""
         super().close(clock)
-        self.span.clear()
+        self.drop()
 
 
 def stale_below(newest: int, horizon_ns: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gazette_aio.message.sequencing.emission import Emission
 from gazette_aio.message.sequencing.outcome import QueueOutcome
-from gazette_aio.message.sequencing.producer import Producer, stale_below, warn_of_stale
+from gazette_aio.message.sequencing.producer import PendingRun, Producer, stale_below, warn_of_stale
 from gazette_aio.message.sequencing.rules import (
     ACK,
     BEGIN,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.envelopes.uniform_run import UniformRun
     from gazette_aio.message.sequencing.checkpoint import ProducerState
     from gazette_aio.message.sequencing.commit_run import CommitRun
     from gazette_aio.message.sequencing.ring import Ring
@@ -92,7 +93,8 @@ class ProducerTable:
             if then is CLOSE:
                 self._close(state, clock)
             elif then is not SAME:
-                ring.retain(state.span, envelope)
+                ring.retain(envelope)
+                state.span.append(envelope)
                 state.max = clock
                 if then is BEGIN:
                     state.begin = envelope.begin
@@ -100,14 +102,36 @@ class ProducerTable:
             self.offsets[journal] = envelope.end
             return rule.outcome, None
         if rule.commits is MESSAGE:
-            state.span.clear()
+            state.drop()
             state.begin = envelope.begin
-        ring.retain(state.span, envelope)
+        ring.retain(envelope)
         # The bounds follow after the commit is dequeued: until then, `max` is its last clock.
         state.max = clock
-        rows, state.span = state.span, []
+        rows = state.take(envelope)
         replay = rule.outcome is QueueOutcome.ACK_COMMIT_REPLAY
         return rule.outcome, Emission(state, rows, replay_required=replay)
+
+    def extend(self, run: UniformRun) -> bool:
+        """Queue a run if it extends or begins a transaction as a whole; return whether it does."""
+        stamp, first = run.stamp, run.clocks[0]
+        if stamp.flags != CONTINUE or not first or not run.is_rising:
+            return False
+        producers = self.of(stamp.journal)
+        state = producers.get(stamp.producer)
+        if state is None:
+            state = producers[stamp.producer] = Producer(
+                stamp.journal, stamp.producer, unseen(first)
+            )
+        elif first <= state.max:
+            return False
+        if state.begin == -1:
+            state.begin = run.begin
+            self.pending.add(state)
+        state.max = run.clocks[-1]
+        state.add_run(PendingRun(self.ring.retain_all(len(run)), run))
+        self.offsets[stamp.journal] = run.end
+        self._sweep()
+        return True
 
     def extend_spans(self, envelopes: Sequence[Envelope[Any]], start: int) -> int:
         """Queue messages of one journal while they're pending ones of open transactions.

@@ -46,11 +46,17 @@ class Ring:
         self.low += 1
         return True
 
-    def retain(self, span: list[Envelope[Any]], envelope: Envelope[Any]) -> None:
-        """Add a message to the window, and to a span."""
+    def retain(self, envelope: Envelope[Any]) -> None:
+        """Add a message to the window."""
         self.high += 1
         envelope.slot = self.high
-        span.append(envelope)
+
+    def retain_all(self, count: int) -> int:
+        """Add so many messages to the window, which may evict others, and return the first slot."""
+        slot = self.high + 1
+        self.high += count
+        self.low = max(self.low, self.high - self.capacity)
+        return slot
 
     def add_batch(self, size: int) -> None:
         """Count the bytes of added messages, and evict whole batches beyond the limit.

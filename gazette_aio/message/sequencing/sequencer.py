@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.envelopes.uniform_run import UniformRun
     from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
 
 DEFAULT_BUFFER = 8192
@@ -172,11 +173,28 @@ class Sequencer:
                 table.add_batch(size)
         return index
 
+    def queue_run(self, run: UniformRun) -> bool:
+        """Queue a run if it's pending as a whole: part of one transaction, and new.
+
+        The outcome is the same as if its messages were queued by `queue_commits()`.
+
+        Returns:
+            Whether it was queued. If not, nothing was changed.
+
+        Raises:
+            SequencerStateError: If a commit wasn't fully dequeued.
+        """
+        self._require_dequeued()
+        if not self._table.extend(run):
+            return False
+        self._table.add_batch(run.end - run.begin)
+        return True
+
     def _require_dequeued(self) -> None:
         if self._emission is not None:
             raise SequencerStateError("committed messages remain to dequeue")
 
-    def take(self) -> list[Envelope[Any]]:
+    def take(self) -> Sequence[Envelope[Any]]:
         """Dequeue all messages of the commit at once; may be empty.
 
         Report their processing through `settle()`.
@@ -367,4 +385,4 @@ class Sequencer:
         if p is None:
             return []
         p.trim(self._ring.low)
-        return list(p.span)
+        return list(p.join())

@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_aio.message import Envelope, Flags, Sequencer, SequencerCheckpoint
+from gazette_aio.message.envelopes.uniform_run import Stamp, UniformRun
+from gazette_aio.message.framing import Frames
 from gazette_aio.message.ranges.committed import (
     RangeState,
     RangeSummary,
@@ -192,6 +194,32 @@ class ByBatches:
             if not sequencer.replay_required:
                 sequencer.finish_replay()
         yield from settle(sequencer.take())
+
+
+class ByUniformRuns(ByBatches):
+    """Queues consecutive messages of one producer as a UniformRun, where it can."""
+
+    def queue(self, sequencer, batch, rows, index, reference):
+        first, end = batch[index], index + 1
+        while end < len(batch) and (batch[end].producer, batch[end].flags, batch[end].begin) == (
+            first.producer,
+            first.flags,
+            batch[end - 1].end,
+        ):
+            end += 1
+        run = uniform_run(batch[index:end])
+        assert list(run) == batch[index:end]
+        if sequencer.queue_run(run):
+            return end
+        return super().queue(sequencer, batch, rows, index, reference)
+
+
+def uniform_run(rows):
+    """Return a UniformRun of envelopes."""
+    first = rows[0]
+    stamp = Stamp(first.journal, first.origin, first.flags, first.producer)
+    frames = Frames(first.begin, [row.message for row in rows], [row.end for row in rows])
+    return UniformRun(stamp, frames, [row.clock for row in rows])
 
 
 def sequencer_agrees(way, rng, count):
@@ -488,6 +516,10 @@ WAYS = {
     "rows": partial(sequencer_agrees, ByRows()),
     "runs": partial(sequencer_agrees, ByBatches(transactions=True)),
     "single transactions": partial(sequencer_agrees, ByBatches(transactions=False)),
+    "uniform runs": partial(sequencer_agrees, ByUniformRuns(transactions=True)),
+    "uniform runs of single transactions": partial(
+        sequencer_agrees, ByUniformRuns(transactions=False)
+    ),
     "rewinding": rewinding_agrees,
     **{f"columns, {tier}": partial(columns_agree, tier=tier) for tier in TIERS},
     **{f"ranges, {tier}": partial(ranges_agree, tier=tier) for tier in TIERS},

@@ -1,0 +1,179 @@
+"""Runs of messages of one producer, whose envelopes are built when they're needed.
+
+Most messages of a journal are pending ones of a transaction: consecutive, of one producer, with the
+same flags, and with rising clocks. They're read, sequenced and decoded as a whole, and only the
+messages that are delivered get envelopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice, repeat
+from operator import lt
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from gazette_aio.message.envelopes.envelope import Envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gazette_aio.message.envelopes.origin import Origin
+    from gazette_aio.message.framing import Frames
+    from gazette_aio.message.uuid import Flags, ProducerID
+
+
+class Stamp(NamedTuple):
+    """What the messages of a run have in common."""
+
+    journal: str
+    origin: Origin | None
+    flags: Flags
+    producer: ProducerID
+
+
+class UniformRun(Sequence[Envelope[Any]]):
+    """Consecutive messages of one producer, with the same flags.
+
+    Each access builds new envelopes.
+
+    Args:
+        stamp: What they have in common.
+        frames: Their frames; at least one.
+        clocks: Their clocks.
+    """
+
+    __slots__ = ("_begins", "_frames", "clocks", "stamp")
+
+    def __init__(self, stamp: Stamp, frames: Frames, clocks: list[int]) -> None:
+        self.stamp = stamp
+        """What the messages have in common."""
+        self.clocks = clocks
+        """Clocks of the messages."""
+        self._frames = frames
+        self._begins = [frames.begin, *frames.ends]
+
+    @property
+    def begin(self) -> int:
+        """Offset of the first message."""
+        return self._frames.begin
+
+    @property
+    def end(self) -> int:
+        """Offset after the last message."""
+        return self._frames.ends[-1]
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether each clock is larger than the one before."""
+        return all(map(lt, self.clocks, islice(self.clocks, 1, None)))
+
+    def __len__(self) -> int:
+        return len(self.clocks)
+
+    @overload
+    def __getitem__(self, index: int) -> Envelope[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Envelope[Any]]: ...
+    def __getitem__(self, index: int | slice) -> Envelope[Any] | list[Envelope[Any]]:
+        if isinstance(index, slice):
+            begin, end, step = index.indices(len(self))
+            if step != 1:
+                return list(self)[index]
+            return list(self._build(begin, self._frames.payloads[begin:end]))
+        at = range(len(self))[index]
+        return next(self._build(at, [self._frames.payloads[at]]))
+
+    def __iter__(self) -> Iterator[Envelope[Any]]:
+        return self._build(0, self._frames.payloads)
+
+    def decode(
+        self,
+        begin: int,
+        end: int,
+        decode: Callable[[bytes], Any],
+        add_all: Callable[[Iterable[Envelope[Any]]], object],
+    ) -> tuple[int, Exception] | None:
+        """Decode the messages from index `begin` up to `end`, and pass their envelopes on.
+
+        Returns:
+            Index and error of the first message that can't be decoded, where decoding stops; or
+            None.
+        """
+        payloads = self._frames.payloads[begin:end]
+        messages: list[Any] = []
+        bad: tuple[int, Exception] | None = None
+        try:
+            messages.extend(map(decode, payloads))
+            # An adapter may raise StopIteration, which map() takes for the end.
+            for payload in payloads[len(messages) :]:
+                messages.append(decode(payload))  # noqa: PERF401 - keeps those before an error.
+        except Exception as error:  # noqa: BLE001 - returned with its index.
+            bad = begin + len(messages), error
+        add_all(self._build(begin, messages))
+        return bad
+
+    def _build(self, begin: int, messages: list[Any]) -> Iterator[Envelope[Any]]:
+        """Build the envelopes of messages, the first of which has index `begin`."""
+        journal, origin, flags, producer = self.stamp
+        end = begin + len(messages)
+        # Hot: without a line of Python for each envelope.
+        return map(
+            Envelope,
+            repeat(journal),
+            self._begins[begin:end],
+            self._frames.ends[begin:end],
+            self.clocks[begin:end],
+            repeat(flags),
+            repeat(producer),
+            messages,
+            repeat(origin),
+        )
+
+    def __repr__(self) -> str:
+        return f"<UniformRun of {self.stamp.journal} [{self.begin}, {self.end}) {len(self)}>"
+
+
+class JoinedRuns(Sequence[Envelope[Any]]):
+    """Messages of several runs, one after the other.
+
+    Args:
+        parts: The runs, none of which is empty.
+    """
+
+    __slots__ = ("_parts", "_size")
+
+    def __init__(self, parts: list[Sequence[Envelope[Any]]]) -> None:
+        self._parts = parts
+        self._size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Envelope[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Envelope[Any]]: ...
+    def __getitem__(self, index: int | slice) -> Envelope[Any] | list[Envelope[Any]]:
+        if isinstance(index, slice):
+            begin, end, step = index.indices(self._size)
+            if step != 1:
+                return list(self)[index]
+            runs = (part[first:last] for part, first, last in self.within(begin, end))
+            return list(chain.from_iterable(runs))
+        at = range(self._size)[index]
+        part, first, _ = next(self.within(at, at + 1))
+        return part[first]
+
+    def __iter__(self) -> Iterator[Envelope[Any]]:
+        return chain.from_iterable(self._parts)
+
+    def within(self, begin: int, end: int) -> Iterator[tuple[Sequence[Envelope[Any]], int, int]]:
+        """Yield each run which has messages between two indices, and the indices within the run."""
+        for part in self._parts:
+            if end <= 0:
+                break
+            size = len(part)
+            if begin < size:
+                yield part, max(begin, 0), min(end, size)
+            begin -= size
+            end -= size

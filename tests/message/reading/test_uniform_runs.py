@@ -1,0 +1,328 @@
+"""Messages that are read in uniform runs are the messages that are read one by one."""
+
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalMemberAccess=false
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from contextlib import contextmanager
+from itertools import accumulate
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gazette_aio.message import (
+    ACK_TXN,
+    CONTINUE_TXN,
+    OUTSIDE_TXN,
+    Clock,
+    ProducerID,
+    Sequencer,
+    SequencerCheckpoint,
+    build_uuid,
+    json_adapter,
+)
+from gazette_aio.message.envelopes import splitter
+from gazette_aio.message.envelopes.splitter import RUN_LIMIT
+from gazette_aio.message.envelopes.stamps import UNIFORM_RUN, EnvelopeBuilder
+from gazette_aio.message.envelopes.uniform_run import JoinedRuns, UniformRun
+from gazette_aio.message.framing import Frames
+from gazette_aio.message.reading.envelopes import EnvelopeEngine
+from gazette_aio.message.reading.flow import Deliver, NeedContent, NeedReplay, Stop, Work
+from tests.message.reading.test_flow import Reading
+
+A, B = ProducerID(b"\x01AAAAA"), ProducerID(b"\x01BBBBB")
+START = Clock.from_time(1_700_000_000 * 10**9).value
+
+
+class Number(msgspec.Struct):
+    n: int
+
+
+ADAPTER = json_adapter(Number)
+
+
+@contextmanager
+def one_by_one():
+    """No run is uniform meanwhile: messages are read as those of many producers are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splitter, "UNIFORM_RUN", sys.maxsize)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Leave out what is logged of misbehaving producers."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def line(number, clock, flags=CONTINUE_TXN, producer=A):
+    uuid = build_uuid(producer, clock, flags)
+    if flags == ACK_TXN:
+        return ADAPTER.acknowledgement(uuid) + b"\n"
+    return ADAPTER.encode(Number(number), uuid) + b"\n"
+
+
+def random_lines(rng):
+    """Lines of transactions of one producer or two, some of which misbehave."""
+    clocks = {A: START, B: START + 16 * rng.randrange(-5000, 5000)}
+    odd = rng.choice((0, 0, 0.02, 0.2))
+    lines = []
+    for _ in range(rng.randrange(1, 10)):
+        producer = rng.choice((A, A, A, B))
+        step = rng.choice((160, 160, 160, 16, 1))
+        flags = rng.choice((CONTINUE_TXN, CONTINUE_TXN, CONTINUE_TXN, OUTSIDE_TXN))
+        for _ in range(rng.choice((1, 3, UNIFORM_RUN - 1, UNIFORM_RUN, 50, 200))):
+            clocks[producer] += step
+            lines.append(line(len(lines), clocks[producer], flags, producer))
+            if rng.random() < odd:
+                lines.append(odd_line(rng, lines, clocks[producer] + step, producer))
+        if rng.random() < 0.7:
+            clocks[producer] += step
+            lines.append(line(0, clocks[producer], ACK_TXN, producer))
+    return lines
+
+
+def odd_line(rng, lines, clock, producer):
+    usual = line(len(lines), clock, CONTINUE_TXN, producer)
+    head, uuid = usual[:18], usual[18:54]
+    kind = rng.randrange(8)
+    if kind == 0:
+        return rng.choice(lines)  # It's a duplicate, or is bad again.
+    if kind == 1:
+        return usual.replace(b'"n":', b'"n":"bad",')
+    if kind == 2:
+        return b'{"n":7,"_meta":{"uuid":"' + uuid + b'"}}\n'
+    if kind == 3:
+        return head + uuid.upper() + usual[54:]
+    if kind == 4:
+        return head + uuid.replace(b"-", b"_") + usual[54:]
+    if kind == 5:
+        return head + b"g" + usual[19:]
+    if kind == 6:
+        return usual[: rng.randrange(60)].rstrip() + b"\n"
+    return line(0, clock - rng.choice((160, 1600)), ACK_TXN, producer)
+
+
+def read(content, adapter, checkpoint=None, *, rng=None, ring=8192, stop=-1, **options):
+    """Return outcomes: messages and errors; and a checkpoint as of `stop` of them."""
+    sequencer = Sequencer.from_checkpoint(checkpoint or SequencerCheckpoint(), buffer=ring)
+    engine = EnvelopeEngine(sequencer, options, explain=lambda error: error)
+    at = sequencer.offsets.get("a/j", 0)
+    reading = Reading(engine, content, adapter=adapter, begin=at)
+    outcomes = []
+
+    def taken():
+        engine.settle()
+        return sequencer.checkpoint(include_dequeued=True)
+
+    while True:
+        match reading.flow.next():
+            case Deliver(ready):
+                if stop == 0:
+                    return outcomes, taken()
+                each = ready.popleft()
+                message = None if each.message is None else each.message.n
+                stamp = each.clock, each.flags, each.producer
+                outcomes.append((each.begin, each.end, *stamp, message))
+                assert each.spec.name == each.journal == "a/j"
+                stop -= 1
+            case Stop(error):
+                outcomes.append((error.begin, error.end, error.kind, str(error)))
+            case Work():
+                reading.flow.work()
+            case NeedReplay(begin, end):
+                reading.feed_replay(begin, end)
+                reading.flow.end_replay(end)
+            case NeedContent():
+                if at == len(content):
+                    return outcomes, taken()
+                size = len(content) if rng is None else rng.choice((1, 100, 5000, 50_000))
+                reading.feed(at, at + size)
+                at = min(at + size, len(content))
+
+
+@settings(max_examples=150)
+@given(seed=st.integers(0, 2**32))
+def test_committed_messages_are_the_same(seed):
+    rng = random.Random(seed)
+    content = b"".join(random_lines(rng))
+    options = {
+        "skip_acks": rng.random() < 0.5,
+        "strict_uuid": rng.random() < 0.3,
+        "on_error": rng.choice(("raise", "skip")),
+    }
+    ring = rng.choice((2, 40, 100, 8192))
+    with one_by_one():
+        want, end = read(content, ADAPTER, ring=ring, **options)
+    got, same_end = read(content, ADAPTER, rng=rng, ring=ring, **options)
+    assert messages(got) == messages(want)
+    # Errors are raised in this order of reading and of commits, which depends on what's at hand.
+    assert sorted(map(str, got)) == sorted(map(str, want))
+    assert same_end == end
+
+
+def messages(outcomes):
+    return [each for each in outcomes if len(each) == 6]
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**32))
+def test_checkpoints_at_each_message_are_exact(seed):
+    rng = random.Random(seed)
+    content = b"".join(random_lines(rng))
+    with one_by_one():
+        want = messages(read(content, ADAPTER)[0])
+    stop = rng.randrange(len(want) + 1)
+    got, checkpoint = read(content, ADAPTER, rng=rng, stop=stop)
+    assert messages(got) == want[:stop]
+    if rng.random() < 0.5:
+        checkpoint = SequencerCheckpoint.from_json(checkpoint.to_json())
+    later, _ = read(content, ADAPTER, checkpoint, rng=rng)
+    assert messages(later) == want[stop:]
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 2**32))
+def test_uncommitted_messages_are_the_same(seed):
+    rng = random.Random(seed)
+    content = b"".join(random_lines(rng))
+    with one_by_one():
+        want = read_uncommitted(content)
+    assert read_uncommitted(content) == want
+
+
+def read_uncommitted(content):
+    engine = EnvelopeEngine(None, {}, explain=lambda error: error)
+    reading = Reading(engine, content, adapter=ADAPTER)
+    reading.feed()
+    outcomes = []
+    while (step := reading.next()) != NeedContent():
+        outcomes += [str(step.error)] if isinstance(step, Stop) else step
+    return outcomes
+
+
+@pytest.mark.parametrize("size", [UNIFORM_RUN, 500])
+def test_a_transaction_is_read_in_runs(size):
+    clocks = [START + 160 * index for index in range(size)]
+    lines = [line(index, clock) for index, clock in enumerate(clocks)]
+    ack = line(0, clocks[-1] + 160, ACK_TXN)
+    sequencer = Sequencer()
+    engine = EnvelopeEngine(sequencer, {}, explain=lambda error: error)
+    reading = Reading(engine, b"".join([*lines, ack]), adapter=ADAPTER)
+    content = engine.begin(reading.source.format, 0)
+    content.feed(reading.content, 0)
+    run = content.next_run()
+    assert isinstance(run, UniformRun)
+    assert [row.clock for row in run] == run.clocks == clocks
+    assert run.is_rising
+    assert [row.begin for row in run[1:3]] == [len(lines[0]), len(lines[0] + lines[1])]
+    assert run[-1] == run[size - 1] == run[::-1][0] == [*run][-1]
+    with pytest.raises(IndexError):
+        run[size]
+    assert sequencer.queue_run(run)
+    assert not sequencer.queue_run(run)  # Each is a duplicate.
+    assert [row.clock for row in sequencer.retained("a/j", A)] == clocks
+    assert sequencer.queue_commits(content.next_run()) == 1
+    assert [row.clock for row in sequencer.take()] == [*clocks, clocks[-1] + 160]
+
+
+def test_runs_join():
+    builder = EnvelopeBuilder("a/j", ADAPTER)
+    lines = [line(index, START + 160 * index)[:-1] for index in range(70)]
+    ends = [100 * (index + 1) for index in range(70)]
+    frames = Frames(0, lines, ends)
+    want, _ = builder.build(frames)
+    runs = [builder.uniform_run(frames.slice(0, 33)), want[33:34], want[34:]]
+    joined = JoinedRuns(runs)
+    assert list(joined) == [*joined] == joined[:] == want
+    assert len(joined) == 70
+    assert [joined[at] for at in range(-70, 70)] == want * 2
+    for begin, end in [(0, 70), (32, 33), (33, 34), (32, 35), (34, 34), (60, 70), (70, 70)]:
+        assert joined[begin:end] == want[begin:end]
+        parts = [part[first:last] for part, first, last in joined.within(begin, end)]
+        assert [row for part in parts for row in part] == want[begin:end]
+        assert all(parts)
+    with pytest.raises(IndexError):
+        joined[70]
+
+
+def test_what_only_looks_like_uniform_messages_is_not():
+    """A line that was cut in two is as long as a line."""
+    builder = EnvelopeBuilder("a/j", ADAPTER)
+    usual = [line(index, START + 160 * index)[:55] for index in range(2 * UNIFORM_RUN)]
+    assert read_run(builder, usual) == len(usual)
+    for at in (UNIFORM_RUN, UNIFORM_RUN + 3, len(usual) - 1):
+        for cut in (0, 1, 20, 54):
+            split = [*usual[:at], usual[at][:cut], usual[at][cut:], *usual[at + 1 :]]
+            assert read_run(builder, split) == at
+        for place in (0, 17, 26, 30, 54):
+            odd = usual[at][:place] + b"?" + usual[at][place + 1 :]
+            ends = (at - 1, at) if place < 18 else (at,)
+            assert read_run(builder, [*usual[:at], odd, *usual[at + 1 :]]) in ends
+        for place in (18, 25):  # One of the bad digits spoils the run.
+            odd = usual[at][:place] + b"-" + usual[at][place + 1 :]
+            assert read_run(builder, [*usual[:at], odd, *usual[at + 1 :]]) == 0
+    assert read_run(builder, [usual[0][1:], *usual]) == 0
+    assert read_run(builder, [*usual[: UNIFORM_RUN - 1], b"{}", *usual]) == 0
+
+
+def read_run(builder, lines):
+    """Return how many lines are read as a run, which must be those that are built one by one."""
+    frames = Frames(0, lines, list(accumulate(map(len, lines))))
+    run = builder.uniform_run(frames)
+    if run is None:
+        return 0
+    assert list(run) == builder.build(frames.slice(0, len(run)))[0]
+    return len(run)
+
+
+class Refusing:
+    """An adapter that raises an error of its own for one message."""
+
+    uuid_place, frame_uuid, uuid = ADAPTER.uuid_place, ADAPTER.frame_uuid, ADAPTER.uuid
+    encode, acknowledgement = ADAPTER.encode, ADAPTER.acknowledgement
+
+    def __init__(self, error):
+        self._error = error
+
+    def decode(self, frame):
+        message = ADAPTER.decode(frame)
+        if message.n == 40:
+            raise self._error
+        return message
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), StopIteration("odd"), KeyError("odd")])
+def test_any_error_of_an_adapter_is_told_with_its_place(error):
+    lines = [line(index, START + 160 * index) for index in range(100)]
+    content = b"".join([*lines, line(0, START + 160 * 100, ACK_TXN)])
+    outcomes, _ = read(content, Refusing(error), skip_acks=True)
+    assert [each[-1] for each in messages(outcomes)] == [*range(40), *range(41, 100)]
+    begin, end, kind, text = outcomes[40]
+    assert (begin, end, kind) == (len(b"".join(lines[:40])), len(b"".join(lines[:41])), "decode")
+    assert text == f"a/j at offset {begin}: {error}"
+
+
+def test_many_runs_that_are_not_uniform_are_read_in_large_parts():
+    """Producers that take turns are read by RUN_LIMIT messages, or nearly so."""
+    lines = [
+        line(index, START + 160 * index, CONTINUE_TXN, (A, B)[index % 2]) for index in range(4000)
+    ]
+    engine = EnvelopeEngine(None, {}, explain=lambda error: error)
+    reading = Reading(engine, b"", adapter=ADAPTER)
+    content = engine.begin(reading.source.format, 0)
+    content.feed(b"".join(lines), 0)
+    sizes = []
+    while run := content.next_run():
+        sizes.append(len(run))
+    assert sum(sizes) == 4000
+    assert max(sizes) == RUN_LIMIT
+    assert len(sizes) < 12
