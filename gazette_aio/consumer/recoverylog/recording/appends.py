@@ -12,7 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
+from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
 from gazette_aio.client.appends.journal_errors import failed_dependency
 from gazette_aio.consumer.recoverylog.recording.backlog import Backlog, Spilled, joined
 
@@ -261,7 +261,10 @@ class RecorderAppends(Owner):
 
     async def _append(self, piece: Piece) -> None:
         if self._held is None:
-            append = await self._service.start_append(self._request, piece.wait_for)
+            # Invariant: appends before a block that lasts are in another batch, and don't wait for
+            # its end. A dependency of its own sees to that.
+            own = (finished_operation(),) if piece.is_open else ()
+            append = await self._service.start_append(self._request, (*piece.wait_for, *own))
             self._held = append, piece.position
         elif (failed := await failed_dependency(piece.wait_for)) is not None:
             raise failed

@@ -275,6 +275,31 @@ async def test_a_long_atomic_block_is_appended_at_its_end(client: JournalClient)
         await eventually(lambda: _head_is_beyond(client, 3 * HAND_OVER_BYTES))
 
 
+async def test_what_precedes_a_long_atomic_block_is_committed_amid_it(
+    client: JournalClient, broker: EmbeddedBroker
+):
+    recorder = await open_recorder(client)
+    hold = broker.control.hold("append", journal=LOG)
+    recorder.record_create("/strip/sent")
+    sent = recorder.barrier()
+    await hold.held()
+    recorder.record_create("/strip/before")
+    before = recorder.barrier()
+    with recorder.atomic():
+        fnode = recorder.record_create("/strip/within")
+        recorder.record_write_at(fnode, bytes(HAND_OVER_BYTES), 0)
+        # The content is to be appended before the others are.
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        hold.remove()
+        await sent
+        await before
+        assert (await play(client)).files == {"/sent": b"", "/before": b""}
+    await recorder.barrier()
+    assert set((await play(client)).files) == {"/sent", "/before", "/within"}
+    await close(recorder)
+
+
 async def test_an_atomic_block_that_raises_keeps_what_is_recorded(client: JournalClient):
     async with await open_recorder(client) as recorder:
         with contextlib.suppress(KeyError), recorder.atomic():
