@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -88,7 +89,8 @@ def test_a_file_which_is_gone(spark: Any, stored: Any, told: Any) -> None:
         read(spark, stored, io="direct", fetchTimeout="100ms").collect()
     error: Any = raised.value
     assert f"lost [{begin}, {end}) of journal {stored.name('one')}" in str(error)
-    assert "404" in str(error)
+    # On a busy machine, the store may not have answered within that time.
+    assert re.search("404|doesn't appear", str(error))
     frame = read(spark, stored, io="direct", fetchTimeout="100ms", failOnDataLoss="false")
     assert ids(frame) == [0, 1, 20, 21, 99]
     # Private: PySpark has the stack of Java in no other place.
