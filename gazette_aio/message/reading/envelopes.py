@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-TURN: Final = 512
-"""Messages that are decoded and delivered before the event loop has a turn."""
+AHEAD_OF_ITEMS: Final = 256
+"""Messages that are decoded at once for delivery one by one.
+
+They're few so that they're used while a processor's caches have them, and so that the garbage
+collector finds few of them alive.
+"""
 
 
 class EnvelopeReplay:
@@ -117,6 +121,8 @@ class EnvelopeEngine(Generic[T]):
     ) -> None:
         self.ready: deque[Envelope[T]] = deque()
         """Decoded envelopes that aren't delivered yet."""
+        self.ahead: int = AHEAD_OF_ITEMS
+        """Most messages that are decoded at once."""
         self.explain = explain
         """Returns the error to raise for an error."""
         self.skipped: int = 0
@@ -305,7 +311,7 @@ class EnvelopeEngine(Generic[T]):
     def _decode(self, taken: Sequence[Envelope[Any]]) -> None:
         """Make committed messages ready, up to the first that can't be decoded."""
         begin = self._decoded
-        end = min(begin + TURN, len(taken))
+        end = min(begin + self.ahead, len(taken))
         origin = taken[begin].origin
         if origin is None or (decoder := self._decoders.get(origin)) is None:
             # A given sequencer retained messages of an earlier iterator.

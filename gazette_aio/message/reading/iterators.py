@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 from gazette_aio.aio.owner import Owner
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.reading.driver import TURN, FlowDriver
-from gazette_aio.message.reading.envelopes import EnvelopeEngine
+from gazette_aio.message.reading.envelopes import AHEAD_OF_ITEMS, EnvelopeEngine
 from gazette_aio.message.reading.formats import JournalFormats
 from gazette_aio.message.reading.options import DEFAULT_BUFFER_BYTES, check_options
 from gazette_aio.message.reading.sources import ReaderSource, open_source
@@ -97,12 +97,13 @@ class MessageIterator(Owner, Generic[T]):
         """
         ready = self._ready
         if not ready:
-            await self._fill()
+            await self._fill(AHEAD_OF_ITEMS)
         return ready.popleft()
 
-    async def _fill(self) -> None:
+    async def _fill(self, ahead: int) -> None:
         if self._records is not None:
             raise RuntimeError("messages are read by arrow(), and in no other form")
+        self._envelopes.ahead = ahead
         await self._driver.next()
 
     def batches(self) -> Batches[T]:
@@ -125,7 +126,7 @@ class MessageIterator(Owner, Generic[T]):
         """
         ready, driver = self._ready, self._driver
         if not ready:
-            await self._fill()
+            await self._fill(TURN)
         batch: EnvelopeBatch[T] = EnvelopeBatch()
         while ready:
             batch.extend(ready)

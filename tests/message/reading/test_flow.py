@@ -14,7 +14,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.message import NDJSONFraming, Sequencer, SequencerCheckpoint, raw_adapter
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.reading.arrow import records_of
-from gazette_aio.message.reading.envelopes import TURN, EnvelopeEngine
+from gazette_aio.message.reading.envelopes import AHEAD_OF_ITEMS, EnvelopeEngine
 from gazette_aio.message.reading.flow import (
     Deliver,
     MessageFlow,
@@ -107,12 +107,12 @@ def test_uncommitted_messages_are_delivered_as_they_are():
 
 
 def test_what_is_at_hand_is_delivered_in_turns():
-    content = b"".join(line(0, clock, 0) for clock in range(1, 2 * TURN + 6))
+    content = b"".join(line(0, clock, 0) for clock in range(1, 2 * AHEAD_OF_ITEMS + 6))
     reading = Reading(envelopes(Sequencer()), content)
     reading.feed()
     got = [reading.next() for _ in range(3)]
-    assert [len(clocks) for clocks in got] == [TURN, TURN, 5]
-    assert [clock for clocks in got for clock in clocks] == [*range(1, 2 * TURN + 6)]
+    assert [len(clocks) for clocks in got] == [AHEAD_OF_ITEMS, AHEAD_OF_ITEMS, 5]
+    assert [clock for clocks in got for clock in clocks] == [*range(1, 2 * AHEAD_OF_ITEMS + 6)]
     assert reading.next() == NeedContent()
 
 
