@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.client import JournalClient
-from gazette_aio.consumer.recoverylog import Author, live_nodes
+from gazette_aio.consumer.recoverylog import Author, Player, live_nodes
 from gazette_aio.consumer.shards import log_recovery
 from gazette_aio.consumer.shards.log_recovery import LogRecovery
 from gazette_aio.testing import StubShard, no_leaks
@@ -17,6 +21,7 @@ from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.player.logs import LogWriter, create_log
 from tests.consumer.shards.group import Group, shard_spec
 from tests.consumer.transactions.world import serve
+from tests.waiting import eventually, turns
 
 LOG = "recovery/logs/shard-A"
 
@@ -117,3 +122,49 @@ async def test_hints_of_what_was_recovered_are_short(
     await recovery.aclose()
     assert recovered.hints is not None
     assert [len(node.segments) for node in recovered.hints.live_nodes] == [segments, 1]
+
+
+async def test_a_directory_that_is_made_after_a_cancellation_is_removed(
+    recoveries: Recoveries, monkeypatch: pytest.MonkeyPatch
+):
+    entered, leave = threading.Event(), threading.Event()
+    mkdtemp = tempfile.mkdtemp
+
+    def make(*args: Any) -> str:
+        entered.set()
+        leave.wait()
+        return mkdtemp(*args)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    playing = asyncio.create_task(recoveries.begin().play(lambda: None))
+    await eventually(entered.is_set)
+    playing.cancel()
+    leave.set()
+    await asyncio.wait((playing,))
+    assert playing.cancelled()
+    await recoveries.check()
+
+
+async def test_playing_outlives_cancellations_until_files_are_closed(
+    recoveries: Recoveries, monkeypatch: pytest.MonkeyPatch
+):
+    may_end, play = asyncio.Event(), Player.play
+
+    async def slow(*args: Any) -> None:
+        try:
+            await play(*args)
+        finally:
+            await finish(may_end.wait())
+
+    monkeypatch.setattr(Player, "play", slow)
+    tailing = asyncio.Event()
+    playing = asyncio.create_task(recoveries.begin().play(tailing.set))
+    await tailing.wait()
+    for _ in range(3):
+        playing.cancel()
+        await turns()
+        assert not playing.done(), "it left although the player has files"
+    may_end.set()
+    await asyncio.wait((playing,))
+    assert playing.cancelled()
+    await recoveries.check()
