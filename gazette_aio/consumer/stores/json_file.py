@@ -14,7 +14,6 @@ import aiofiles
 import msgspec
 
 from gazette_aio.aio.file_calls import FileCalls
-from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
@@ -254,4 +253,4 @@ async def _read(path: Path) -> bytes:
     try:
         return await calls.run(file.read())
     finally:
-        await finish(calls.close(file))
+        await calls.close(file)

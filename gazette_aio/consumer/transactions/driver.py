@@ -122,7 +122,7 @@ class PrimaryLoop:
                 extra = {"shard": self._assignment.shard.id}
                 _logger.warning("failed to end reading", exc_info=True, extra=extra)
             raise
-        await finish(run.aclose())
+        await run.aclose()
         return run.has_read
 
 

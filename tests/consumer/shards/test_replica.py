@@ -8,6 +8,7 @@ import logging
 
 import pytest
 
+from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.shards import holds, tear_down
 from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.recovery import Recovered
@@ -25,7 +26,7 @@ from tests.consumer.shards.group import (
     shard_spec,
 )
 from tests.consumer.transactions.world import Disk
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 
 class ScriptedRecovery:
@@ -285,6 +286,33 @@ async def test_hints_that_cant_be_built_are_built_again_later(client, caplog):
         await eventually(lambda: recorder.builds > 1)
         assert not group.shards.replicas[A].has_failed
     assert f"hints of shard {A} couldn't be recorded: no disk" in caplog.text
+
+
+async def test_the_store_outlives_hints_that_are_being_built(client):
+    building, may_end = asyncio.Event(), asyncio.Event()
+
+    class Recorder:
+        recorded_bytes = 0
+
+        def when_committed(self, size, call):
+            pass
+
+        async def build_hints(self):
+            building.set()
+            await finish(may_end.wait())
+
+    async with recovering(client, first_hints_seconds=0) as (group, made):
+        await group.assign()
+        await eventually(lambda: made)
+        made[0].recovered = Recovered(Recorder())
+        made[0].tailing.set()
+        made[0].completed.set()
+        await building.wait()
+        await group.unassign()
+        await turns(100)
+        assert not group.application.stores[0].is_destroyed
+        may_end.set()
+        await eventually(lambda: group.application.stores[0].is_destroyed)
 
 
 async def test_a_resolution_that_is_never_released_holds_nothing_up_for_ever(client, caplog):

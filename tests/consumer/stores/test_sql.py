@@ -14,12 +14,13 @@ import pytest
 import sqlalchemy as sa
 from blockbuster import blockbuster_ctx
 from sqlalchemy.dialects import mysql, oracle, postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateTable
 
 from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
 from gazette_aio.consumer.stores import SQLStore, checkpoint_table
+from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import (
     ConfigurationError,
@@ -30,7 +31,7 @@ from gazette_aio.protocol.errors import (
 from gazette_aio.testing import StubShard
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.stores.databases import checkpoint_at, committed, engine, read, write
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 FENCED = r"^checkpoint fence was updated \(ie, by a new primary\)$"
 
@@ -270,6 +271,64 @@ async def test_calls_are_cancelled_at_every_await(db: AsyncEngine, shard: StubSh
 
     assert await cancel_at_every_await(restore, check) > 2
     assert await cancel_at_every_await(change, check) > 4
+
+
+async def test_a_begin_that_is_cancelled_again_and_again_returns_its_connection(
+    db: AsyncEngine, shard: StubShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libraries do that cancel all tasks of an event loop."""
+    store = await opened(db, shard)
+    beginning, may_close, close = asyncio.Event(), asyncio.Event(), AsyncConnection.close
+
+    async def begin_never(_: Any) -> None:
+        beginning.set()
+        await asyncio.Event().wait()
+
+    async def close_slowly(connection: Any) -> None:
+        await may_close.wait()
+        await close(connection)
+
+    monkeypatch.setattr(AsyncConnection, "begin", begin_never)
+    monkeypatch.setattr(AsyncConnection, "close", close_slowly)
+    asking = asyncio.create_task(store.transaction())
+    await beginning.wait()
+    name = "gazette begin of a transaction"
+    (begin,) = (each for each in asyncio.all_tasks() if each.get_name() == name)
+    for _ in range(3):
+        begin.cancel()
+        await turns()
+        assert not begin.done(), "it left although its connection is in use"
+    may_close.set()
+    with pytest.raises(StoreError, match="the begin of the transaction was cancelled"):
+        await asking
+    assert in_use(db) == 0
+    await store.destroy()
+
+
+async def test_a_commit_that_is_cancelled_again_and_again_is_undone(shard: StubShard) -> None:
+    undoing, may_end = asyncio.Event(), asyncio.Event()
+    undone: list[bool] = []
+
+    async def apply() -> None:
+        raise ValueError("not today")
+
+    async def abandon() -> None:
+        undoing.set()
+        await may_end.wait()
+        undone.append(True)
+
+    commit = Commits().start((), apply, abandon)
+    await undoing.wait()
+    name = "gazette commit of a store"
+    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == name)
+    for _ in range(3):
+        task.cancel()
+        await turns()
+        assert not commit.done(), "it ended before it was undone"
+    may_end.set()
+    with pytest.raises(StoreError, match="it was cancelled"):
+        await commit
+    assert undone == [True]
 
 
 async def test_a_cancelled_statement_fails_the_commit(

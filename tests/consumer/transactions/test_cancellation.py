@@ -308,9 +308,10 @@ def test_a_cancellation_by_a_scope_at_any_await(form: type[EveryHookWaits]):
     run_clocked(test, HastyLoop)
 
 
+@pytest.mark.parametrize("has_failed", [False, True])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_end_of_a_transaction_outlives_cancellations(
-    is_late: bool, caplog: pytest.LogCaptureFixture
+    is_late: bool, has_failed: bool, caplog: pytest.LogCaptureFixture
 ):
     """Such as a hook that releases what `begin_txn()` has acquired."""
     events: list[str] = []
@@ -327,6 +328,8 @@ def test_the_end_of_a_transaction_outlives_cancellations(
                     events.append("finished")
 
             world.application.finished_txn = finished_txn
+            if has_failed:
+                world.application.errors["finalize"] = ValueError("an error")
             await world.send(world.content.outside())
             await loop.advance(0.001)
             for _ in range(3):
@@ -344,3 +347,26 @@ def test_the_end_of_a_transaction_outlives_cancellations(
 
     run_clocked(test)
     assert ("finished_txn() failed after its transaction: TimeoutError()" in caplog.text) == is_late
+
+
+def test_a_cancelled_assignment_waits_for_its_reading_to_end():
+    async def test(loop: ClockLoop) -> None:
+        world, may_end = Clocked(loop), asyncio.Event()
+
+        async def read_messages(*_: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+
+        world.application.read_messages = read_messages
+        async with world:
+            for _ in range(3):
+                world.task.cancel()
+                await turns()
+                assert not world.task.done(), "it left although the application reads"
+            may_end.set()
+            await asyncio.wait((world.task,))
+            assert world.task.cancelled()
+
+    run_clocked(test)
