@@ -381,9 +381,9 @@ async def test_a_barrier_waits_for_futures(client: JournalClient):
 
 
 @pytest.mark.parametrize("size", [1, 3 * HAND_OVER_BYTES])
-@pytest.mark.parametrize("succeeds", [True, False])
+@pytest.mark.parametrize("end", ["success", "failure", "cancellation", "close"])
 async def test_a_barrier_waits_for_futures_amid_a_block_of_another_thread(
-    client: JournalClient, size: int, *, succeeds: bool
+    client: JournalClient, size: int, end: str
 ):
     """What the block records after it waits, too, and so all of the block does."""
     begun, may_end = threading.Event(), threading.Event()
@@ -396,7 +396,7 @@ async def test_a_barrier_waits_for_futures_amid_a_block_of_another_thread(
             may_end.wait()
             recorder.record_create("/strip/within")
 
-    recorder = await open_recorder(client)
+    recorder = await open_recorder(client, drain_timeout=10_000 if end != "close" else 0.01)
     thread = asyncio.create_task(asyncio.to_thread(block))
     await asyncio.to_thread(begun.wait)
     dependency: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -411,20 +411,28 @@ async def test_a_barrier_waits_for_futures_amid_a_block_of_another_thread(
         await client.append(OTHER_LOG, b"content")
     assert (await play(client)).files == {}
     assert not barrier.done()
-    if succeeds:
+    files: dict[str, bytes] = {}
+    if end == "success":
         dependency.set_result(None)
         await later
         assert barrier.done()
         files = {"/before": bytes(size), "/within": b"", "/after": b""}
-        assert (await play(client)).files == files
-    else:
+    elif end == "failure":
         dependency.set_exception(KeyError("lost"))
         with pytest.raises(pb.DependencyError, match="dependency failed: 'lost'"):
             await barrier
         with pytest.raises((RecorderError, pb.DependencyError)):
             await later
-        assert (await play(client)).files == {}
+    else:
+        if end == "cancellation":
+            recorder.cancel()
+        else:
+            await recorder.aclose()
+        for each in (barrier, later):
+            with pytest.raises(pb.TransportError, match="CANCELLED"):
+                await each
     await close(recorder)
+    assert (await play(client)).files == files
 
 
 async def test_a_failed_dependency(client: JournalClient):
