@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _MAX_PREFIX: Final = 200
-"""Length of an ID beyond which it's cut in names of directories, which have 255 bytes at most."""
+"""Bytes of an ID beyond which it's cut in names of directories, which have 255 at most."""
 
 
 def recovery_of(shard: Shard, host: ShardHost) -> Recovery:
@@ -78,9 +78,8 @@ class LogRecovery:
             self.hints = await self._fetch_hints()
         hints = pick_first_hints(self.hints, self.log)
         await self._check_log(hints.log)
-        prefix = f"{self._shard.id.replace('/', '_')[:_MAX_PREFIX]}-"
         # Finished: the directory would remain if this was cancelled.
-        await finish(self._make_directory(prefix))
+        await finish(self._make_directory(_prefix_of(self._shard.id)))
         _logger.info("began recovering %s into %s", self._shard.id, self._directory)
         playing = asyncio.create_task(
             self._player.play(hints, self._directory, self._shard.client),
@@ -174,6 +173,11 @@ class LogRecovery:
         if parent is not None:
             await in_thread(parent.mkdir, 0o777, parents=True, exist_ok=True)
         self._directory = await in_thread(tempfile.mkdtemp, "", prefix, parent)
+
+
+def _prefix_of(shard: str) -> str:
+    """Return the beginning of the name of a directory."""
+    return shard.replace("/", "_").encode()[:_MAX_PREFIX].decode(errors="ignore") + "-"
 
 
 def _hints_of(resolved: Resolved) -> FSMHints:

@@ -166,16 +166,17 @@ async def test_recovery_of_an_empty_log(broker, tmp_path):
     assert not list((tmp_path / "files").iterdir())
 
 
-async def test_a_long_shard_id(broker, tmp_path):
-    """Names of directories are shorter than IDs may be."""
-    shard = "shard-" + "x" * 400
+@pytest.mark.parametrize("letter", ["x", "ü", "語"])
+async def test_a_long_shard_id(broker, tmp_path, letter: str):
+    """Names of directories are shorter, in bytes, than IDs may be."""
+    shard = "shard-" + letter * (400 // len(letter.encode()))
     await broker.apply([journal_change(f"recovery/logs/{shard}", LOG_TYPE)])
     async with member(broker, recovery_directory=tmp_path / "files") as group:
         await group.create(logged(shard=shard))
         await group.assign(shard)
         await group.status("PRIMARY", shard)
         (directory,) = (tmp_path / "files").iterdir()
-        assert directory.name.startswith("shard-xxx")
+        assert directory.name.startswith(f"shard-{letter * 3}")
 
 
 async def test_hints_are_recorded_while_the_shard_is_idle(broker):
