@@ -176,7 +176,7 @@ async def test_misuse(client: JournalClient, directory: Path):
         Player(accept_loss=True).inject_handoff(1)
     player.finish_at_write_head()
     for again in (player.finish_at_write_head, lambda: player.inject_handoff(1)):
-        with pytest.raises(RuntimeError, match="told before"):
+        with pytest.raises(RuntimeError, match="was called before"):
             again()
     assert "ready" in repr(player)
     await player.play(HINTS, directory, client)
