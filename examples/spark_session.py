@@ -27,10 +27,20 @@ SETTINGS = {
 """Of programs which spark-submit doesn't run: what it runs is told them by its own options."""
 
 
-def missing() -> str | None:
-    """Return what keeps Spark from running here, in one line, or None."""
-    if _is_submitted():
-        return None
+def missing(*, batches: bool = False) -> str | None:
+    """Return what keeps Spark from running here, in one line, or None.
+
+    Args:
+        batches: Whether `availableNow` must read all there is in several batches.
+    """
+    if not _is_submitted() and (reason := _missing_here()) is not None:
+        return reason
+    if batches and importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+        return "this needs PySpark 4.2 or newer: pip install --upgrade 'gazette-aio[spark]'"
+    return None
+
+
+def _missing_here() -> str | None:
     # The package pyspark-client has the same modules, and no Spark.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None or not (Path(spec.origin).parent / "jars").is_dir():

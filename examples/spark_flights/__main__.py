@@ -248,7 +248,7 @@ def demonstrate(options: argparse.Namespace, start_spark: Callable[[], SparkSess
 def main() -> int:
     """Run the demo, and return its exit code: 1 if anything failed or is wrong."""
     options = parse_arguments()
-    if (reason := missing()) is not None:
+    if (reason := missing(batches=True)) is not None:
         print(f"Spark's part of the demo is left out: {reason}", file=sys.stderr)
         return 0
     failed: list[BaseException] = []

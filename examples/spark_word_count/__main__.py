@@ -132,7 +132,7 @@ def main() -> int:
     """Run the example, and return its exit code: 1 if anything failed or is wrong."""
     options = parse_arguments()
     failed: list[BaseException] = []
-    if (reason := missing()) is not None:
+    if (reason := missing(batches=True)) is not None:
         print(reason, file=sys.stderr)
         return 1
     try:

@@ -19,6 +19,7 @@ from examples.spark_flights import data as flights_data
 from examples.spark_flights import report
 from examples.spark_word_count import __main__ as word_count
 from examples.spark_word_count import data as verses_data
+from tests.pyspark.limits import BATCHES
 
 try:
     archive_path()
@@ -27,6 +28,7 @@ except (DataSetMissingError, verses_data.TextMissingError) as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
+@BATCHES
 def test_delays_by_weather(spark, tmp_path, capsys):
     options = spark_flights.parse_arguments(
         ["--rows=6000", "--json", f"--dir={tmp_path / 'd'}", f"--chart={tmp_path / 'c.png'}"]
@@ -53,6 +55,7 @@ def test_delays_by_weather(spark, tmp_path, capsys):
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
+@BATCHES
 def test_n_grams_are_counted_as_protobuf_messages(spark, capsys):
     assert word_count.demonstrate(Namespace(rows=300, size=2, top=1), spark) == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import json
 
@@ -23,15 +22,11 @@ from gazette_aio.spark import start_query
 from gazette_aio.spark.sink.commit_records import CommitKind, decode_line, encode_record
 from gazette_aio.spark.sink.committing import recover_sink
 from tests.pyspark.journals import PROTOBUF, Producer
-from tests.pyspark.limits import DEADLINE_SECONDS, TEST_SECONDS, was_too_slow
+from tests.pyspark.limits import BATCHES, DEADLINE_SECONDS, TEST_SECONDS, was_too_slow
 from tests.pyspark.messages import NGramCount
 from tests.pyspark.probes import StumblingSource
 from tests.waiting import eventually
 
-BATCHES = pytest.mark.skipif(
-    importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
-    reason="before PySpark 4.2, what's there is one batch",
-)
 HAS_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 STREAMS = pytest.mark.skipif(not HAS_STREAMS, reason="of PySpark 4.0, streams aren't supported")
 SUSPENDED = pb.JournalSpec.Suspend.Level
