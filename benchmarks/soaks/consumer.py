@@ -377,7 +377,12 @@ async def _answers(client: ShardClient) -> None:
 
 
 async def soak(
-    duration: float, seed: int, *, store: str = "json", shards: int | None = None
+    duration: float,
+    seed: int,
+    *,
+    store: str = "json",
+    shards: int | None = None,
+    recovered_seconds: float = RECOVERED_SECONDS,
 ) -> None:
     """Run the suite for `duration` seconds.
 
@@ -386,6 +391,7 @@ async def soak(
         seed: Seed of the faults.
         store: Where the state is, one of `STORES`.
         shards: Number of shards; None for that of the store.
+        recovered_seconds: Time within which each shard has a primary after a fault.
     """
     shards = STORES[store] if shards is None else shards
     rng = random.Random(seed)
@@ -414,6 +420,7 @@ async def soak(
                     shard_specs(shards, store),
                     rng,
                     deadline,
+                    recovered_seconds,
                 )
         finally:
             await asyncio.to_thread(etcd.stop)
@@ -427,6 +434,7 @@ async def _soak(
     specs: list[pc.ShardSpec],
     rng: random.Random,
     deadline: float,
+    recovered_seconds: float,
 ) -> None:
     shards = len(specs)
     lines, log = {"content-type": LINES}, {"content-type": "application/x-gazette-recoverylog"}
@@ -443,7 +451,7 @@ async def _soak(
         await wait_for_primaries(members, shards, END_SECONDS)
         publishing = asyncio.create_task(given.publish(client, rng, is_over))
         try:
-            await _rounds(faults, members, given, shards, rng, deadline)
+            await _rounds(faults, members, given, shards, rng, deadline, recovered_seconds)
         finally:
             is_over.set()
             await publishing
@@ -464,11 +472,12 @@ async def _rounds(
     shards: int,
     rng: random.Random,
     deadline: float,
+    recovered_seconds: float,
 ) -> None:
     for number in itertools.count(1):
         await asyncio.sleep(rng.uniform(0.1, 3))
         what = await faults.one()
-        seconds = await wait_for_primaries(members, shards, RECOVERED_SECONDS)
+        seconds = await wait_for_primaries(members, shards, recovered_seconds)
         await faults.check()
         print(
             f"round {number}: {what}; primaries are back after {seconds:.1f} s, "
