@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from binascii import unhexlify
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gazette_aio.message.adapters.base import Adapter, FrameUUIDAdapter, PlacedAdapter, UUIDPlace
 from gazette_aio.message.envelopes.envelope import Envelope
@@ -92,6 +92,8 @@ class EnvelopeBuilder:
         self._tail_at = self._low_at + (8 if place.text else 4)
         self._tail_end = place.uuid_end + len(place.suffix)
         self._is_text = place.text
+        self._head_of = itemgetter(slice(0, self._tail_at))
+        self._tail_of = itemgetter(slice(self._tail_at, self._tail_end))
         self._stamp_of = itemgetter(slice(0, self._tail_end))
 
     def uniform_run(self, frames: Frames) -> UniformRun | None:
@@ -104,31 +106,30 @@ class EnvelopeBuilder:
             frames: At least UNIFORM_RUN frames.
         """
         payloads = frames.payloads
-        tail = payloads[0][self._tail_at : self._tail_end]
+        tail = self._tail_of(payloads[0])
         if tail not in self._tails:
             self._learn(payloads[0])
         known = self._tails.get(tail)
-        if known is None or len(self._lows(payloads[:UNIFORM_RUN], tail)) < UNIFORM_RUN:
+        if known is None or len(self._cut_lows(payloads[:UNIFORM_RUN], tail)) < UNIFORM_RUN:
             return None
-        lows = self._lows(payloads, tail)
-        try:
-            packed = unhexlify(b"".join(lows)) if self._is_text else b"".join(lows)
-        except ValueError:
+        lows = self._read_lows(self._cut_lows(payloads, tail))
+        if lows is None:
             return None
         high, flags, producer = known
-        clocks = [low << 4 | high for low in struct.unpack(f">{len(lows)}I", packed)]
         if len(lows) < len(payloads):
             frames = frames.slice(0, len(lows))
-        return UniformRun(Stamp(self.journal, self._origin, flags, producer), frames, clocks)
+        stamp = Stamp(self.journal, self._origin, flags, producer)
+        return UniformRun(stamp, frames, [low << 4 | high for low in lows])
 
-    def _lows(self, payloads: list[bytes], tail: bytes) -> list[bytes]:
-        """Return the bytes between prefix and `tail` of the first payloads that have them."""
-        prefix = self._prefix
-        stamps = b"".join(map(self._stamp_of, payloads))
-        if len(stamps) < len(payloads) * self._tail_end:
+    def _cut_lows(self, payloads: list[bytes], tail: bytes = b"") -> list[bytes]:
+        """Return the low bits of the first payloads that have the prefix, and `tail` if given."""
+        prefix, end = self._prefix, self._tail_end if tail else self._tail_at
+        stamps = b"".join(map(self._stamp_of if tail else self._head_of, payloads))
+        if len(stamps) < len(payloads) * end:
             # One is too short. The stamps after it aren't aligned.
-            end = next(at for at, each in enumerate(payloads) if len(each) < self._tail_end)
-            return self._lows(payloads[:end], tail)
+            short = next(at for at, each in enumerate(payloads) if len(each) < end)
+            return self._cut_lows(payloads[:short], tail)
+        # Hot: one search finds what is around all low bits.
         first, *lows, _ = b"".join((tail, stamps, prefix)).split(tail + prefix)
         if first:
             return []
@@ -137,8 +138,20 @@ class EnvelopeBuilder:
             return lows
         return lows[: next((at for at, low in enumerate(lows) if len(low) != size), None)]
 
+    def _read_lows(self, lows: list[bytes]) -> tuple[int, ...] | None:
+        """Return low bits as numbers, or None if some aren't digits."""
+        joined = b"".join(lows)
+        try:
+            # Not int(…, 16) of text, which accepts more than digits.
+            return struct.unpack(f">{len(lows)}I", unhexlify(joined) if self._is_text else joined)
+        except ValueError:
+            return None
+
     def build(self, frames: Frames) -> tuple[list[Envelope[Any]], BadFrame | None]:
         """Return the envelopes of frames, up to the first whose UUID can't be read."""
+        usual = self._build_usual(frames)
+        if usual is not None:
+            return usual, None
         envelopes: list[Envelope[Any]] = []
         add = envelopes.append
         journal, origin = self.journal, self._origin
@@ -167,6 +180,26 @@ class EnvelopeBuilder:
                 return envelopes, BadFrame(len(envelopes), error)
             begin = end
         return envelopes, None
+
+    def _build_usual(self, frames: Frames) -> list[Envelope[Any]] | None:
+        """Return the envelopes of frames, or None unless all UUIDs are known and at their place."""
+        if not self._prefix:
+            return None  # Nothing to search for separates the UUIDs.
+        payloads = frames.payloads
+        known = list(map(self._tails.get, map(self._tail_of, payloads)))
+        if not all(known):
+            return None
+        lows = self._read_lows(self._cut_lows(payloads))
+        if lows is None or len(lows) < len(payloads):
+            return None
+        journal, origin = self.journal, self._origin
+        places = zip([frames.begin, *frames.ends], frames.ends, strict=False)
+        return [
+            Envelope(journal, begin, end, low << 4 | high, flags, producer, payload, origin)
+            for (begin, end), low, (high, flags, producer), payload in zip(
+                places, lows, cast("list[_Tail]", known), payloads, strict=True
+            )
+        ]
 
     def _build_one(self, payload: bytes, begin: int, end: int) -> Envelope[Any]:
         message: Any = payload
