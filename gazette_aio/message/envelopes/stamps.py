@@ -130,9 +130,10 @@ class EnvelopeBuilder:
             short = next(at for at, each in enumerate(payloads) if len(each) < end)
             return self._cut_lows(payloads[:short], tail)
         # Hot: one search finds what is around all low bits.
-        first, *lows, _ = b"".join((tail, stamps, prefix)).split(tail + prefix)
+        first, *lows = b"".join((tail, stamps, prefix)).split(tail + prefix)
         if first:
-            return []
+            return []  # The first payload hasn't the prefix; maybe none has.
+        del lows[-1]  # It's what follows the last prefix.
         size = self._tail_at - self._low_at
         if set(map(len, lows)) == {size}:
             return lows

@@ -271,6 +271,10 @@ def test_what_only_looks_like_uniform_messages_is_not():
             odd = usual[at][:place] + b"-" + usual[at][place + 1 :]
             assert read_run(builder, [*usual[:at], odd, *usual[at + 1 :]]) == 0
     assert read_run(builder, [usual[0][1:], *usual]) == 0
+    odd = [each.replace(b"_meta", b"meta_") for each in usual]
+    assert read_run(builder, odd) == read_run(builder, [odd[0], *usual]) == 0
+    others = [each.replace(b"AAAAA".hex().encode(), b"BBBBB".hex().encode()) for each in odd]
+    assert read_run(builder, [odd[0], *others]) == 0
     assert read_run(builder, [*usual[: UNIFORM_RUN - 1], b"{}", *usual]) == 0
 
 
