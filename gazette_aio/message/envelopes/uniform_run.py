@@ -7,8 +7,9 @@ messages that are delivered get envelopes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import chain, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from operator import lt
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -140,14 +141,14 @@ class JoinedRuns(Sequence[Envelope[Any]]):
         parts: The runs, none of which is empty.
     """
 
-    __slots__ = ("_parts", "_size")
+    __slots__ = ("_parts", "_starts")
 
     def __init__(self, parts: list[Sequence[Envelope[Any]]]) -> None:
         self._parts = parts
-        self._size = sum(map(len, parts))
+        self._starts = [0, *accumulate(map(len, parts))]  # And the end of the last run.
 
     def __len__(self) -> int:
-        return self._size
+        return self._starts[-1]
 
     @overload
     def __getitem__(self, index: int) -> Envelope[Any]: ...
@@ -155,12 +156,12 @@ class JoinedRuns(Sequence[Envelope[Any]]):
     def __getitem__(self, index: slice) -> list[Envelope[Any]]: ...
     def __getitem__(self, index: int | slice) -> Envelope[Any] | list[Envelope[Any]]:
         if isinstance(index, slice):
-            begin, end, step = index.indices(self._size)
+            begin, end, step = index.indices(len(self))
             if step != 1:
                 return list(self)[index]
             runs = (part[first:last] for part, first, last in self.within(begin, end))
             return list(chain.from_iterable(runs))
-        at = range(self._size)[index]
+        at = range(len(self))[index]
         part, first, _ = next(self.within(at, at + 1))
         return part[first]
 
@@ -168,12 +169,9 @@ class JoinedRuns(Sequence[Envelope[Any]]):
         return chain.from_iterable(self._parts)
 
     def within(self, begin: int, end: int) -> Iterator[tuple[Sequence[Envelope[Any]], int, int]]:
-        """Yield each run which has messages between two indices, and the indices within the run."""
-        for part in self._parts:
-            if end <= 0:
+        """Yield each run that has messages between two indices, and the indices within the run."""
+        for at in range(bisect_right(self._starts, begin) - 1, len(self._parts)):
+            part, start = self._parts[at], self._starts[at]
+            if start >= end:
                 break
-            size = len(part)
-            if begin < size:
-                yield part, max(begin, 0), min(end, size)
-            begin -= size
-            end -= size
+            yield part, max(begin - start, 0), min(end - start, len(part))

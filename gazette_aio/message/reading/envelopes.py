@@ -278,8 +278,9 @@ class EnvelopeEngine(Generic[T]):
         if not self.ready:
             return self._decoded
         following = self.ready[0].begin
-        rows = enumerate(taken[self._settled : self._decoded], self._settled)
-        return next(index for index, row in rows if row.begin == following)
+        # The first one looked at is it, unless later messages were left out.
+        last = self._decoded - len(self.ready)
+        return next(at for at in range(last, self._settled - 1, -1) if taken[at].begin == following)
 
     def _take_commit(self, sequencer: Sequencer) -> bool:
         """Take committed messages, maybe none; return False if replayed content is needed."""

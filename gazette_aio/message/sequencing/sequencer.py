@@ -182,7 +182,7 @@ class Sequencer:
             Whether it was queued. If not, nothing was changed.
 
         Raises:
-            SequencerStateError: If a commit wasn't fully dequeued.
+            SequencerStateError: A commit wasn't fully dequeued.
         """
         self._require_dequeued()
         if not self._table.extend(run):
