@@ -125,7 +125,7 @@ def shrink_hints(hints: FSMHints, budget_bytes: int) -> int:
 
 def _members(hints: FSMHints) -> Iterator[tuple[str, str]]:
     # One file after the other: to encode all at once would be one long step of the interpreter,
-    # during that no other thread runs.
+    # during which no other thread runs.
     for name, is_repeated in _fields(hints.DESCRIPTOR):
         value = getattr(hints, name)
         if is_repeated:
