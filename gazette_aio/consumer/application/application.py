@@ -146,6 +146,9 @@ class BeginFinisher(Protocol[S_contra]):
         After a failure, publishing raises TransactionError. When the assignment ends, or after a
         failure, the hook has 30 s before it's cancelled.
 
+        An async hook runs in a task of its own, which has a copy of the context variables of other
+        hooks: it sees and sets these, but can't reset them by the tokens of other hooks.
+
         Args:
             shard: The shard.
             store: Its store.

@@ -64,13 +64,13 @@ class Finisher:
 
         Cancellation: safe — as of `committing()`.
         """
-        ending = self._task(self._call(commit), contextvars.copy_context())
-        await finish(self._ended(ending))
-
-    async def _call(self, commit: OpFuture[None]) -> None:
-        waiting = self._hooks.finished_txn(self._shard, self._store, commit)
+        try:
+            waiting = self._hooks.finished_txn(self._shard, self._store, commit)
+        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - the caller raises.
+            self._warn(failure)
+            return
         if waiting is not None:
-            await waiting
+            await finish(self._ended(self._task(waiting, contextvars.copy_context())))
 
     def _task(
         self, waiting: Awaitable[object], context: contextvars.Context
@@ -92,11 +92,14 @@ class Finisher:
         else:
             failure = ending.exception()
         if failure is not None:
-            _logger.warning(
-                "finished_txn() failed after its transaction: %r",
-                failure,
-                extra={"shard": self._shard.id},
-            )
+            self._warn(failure)
+
+    def _warn(self, failure: BaseException) -> None:
+        _logger.warning(
+            "finished_txn() failed after its transaction: %r",
+            failure,
+            extra={"shard": self._shard.id},
+        )
 
 
 async def _awaited(waiting: Awaitable[object]) -> object:

@@ -30,7 +30,7 @@ from tests.consumer.transactions.world import OUT, shard_spec, to_out
 from tests.waiting import eventually, turns
 
 MODULES = (acknowledgements, consuming, driver, finisher, run)
-FINISHED = {"aclose", "_call", "_ended", "_awaited"}
+FINISHED = {"aclose", "_ended", "_awaited"}
 """Functions that are awaited to their end, whatever is cancelled."""
 AGAIN = {"committing: await finish(self._ended(ending))"}
 """Awaits that only a second cancellation meets. It's tried below."""

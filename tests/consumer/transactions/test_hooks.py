@@ -201,6 +201,29 @@ async def test_hooks_see_the_context_variables_that_earlier_ones_set(run_in_thre
     assert seen == ["caller", "acme", "to be", "nobody", "to be"]
 
 
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_the_end_of_a_transaction_resets_what_its_begin_has_set(
+    has_failed: bool, caplog: pytest.LogCaptureFixture
+):
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    tokens: list[contextvars.Token[str]] = []
+
+    class Resetting(Least):
+        def begin_txn(self, shard: Any, store: Any) -> None:
+            tokens.append(tenant.set("acme"))
+
+        def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
+            tenant.reset(tokens.pop())
+
+    hooks = Hooks(Resetting())
+    finisher = Finisher(hooks, ANY_SHARD, ANY)
+    await hooks.begin_txn(ANY, ANY)
+    assert tenant.get() == "acme"
+    await (finisher.failed if has_failed else finisher.committing)(finished_operation())
+    assert tenant.get() == "nobody"
+    assert not caplog.records
+
+
 async def test_a_cancelled_hook_in_a_thread_is_waited_for():
     entered, leave = threading.Event(), threading.Event()
 
