@@ -55,7 +55,7 @@ class HookThread:
                 the hook returns.
 
         The hook sees the context variables of the caller's task, which takes over those that the
-        hook set: so later hooks see them, as they do without a thread.
+        hook set, even if it raised: so later hooks see them, as they do without a thread.
 
         Raises:
             RuntimeError: After `aclose()`, or the hook raised StopIteration.
@@ -76,7 +76,7 @@ class HookThread:
             )
             self._thread.start()
         try:
-            result: T = await asyncio.shield(future)
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
             if dropped is not None:
                 future.add_done_callback(functools.partial(_drop, dropped))
@@ -84,8 +84,8 @@ class HookThread:
             raise
         finally:
             self._awaited.discard(future)
-        adopt(context)
-        return result
+            if future.done():
+                adopt(context)
 
     async def _over(self, future: asyncio.Future[Any]) -> None:
         await asyncio.wait((future,), timeout=self._abandon_seconds)

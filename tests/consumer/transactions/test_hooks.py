@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gazette_aio.client.appends.futures import finished_operation
-from gazette_aio.consumer.application import Application, BeginFinisher
+from gazette_aio.consumer.application import Application, BeginFinisher, DeferToNextTransaction
 from gazette_aio.consumer.application import hooks as hooks_module
 from gazette_aio.consumer.application.hook_thread import HookThread
 from gazette_aio.consumer.application.hooks import Hooks
@@ -222,6 +222,37 @@ async def test_the_end_of_a_transaction_resets_what_its_begin_has_set(
     await (finisher.failed if has_failed else finisher.committing)(finished_operation())
     assert tenant.get() == "nobody"
     assert not caplog.records
+
+
+async def test_the_context_variables_of_a_hook_in_a_thread_are_kept_whatever_it_ends_by():
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    entered, leave = threading.Event(), threading.Event()
+    thread = HookThread("shard-A")
+
+    def defer() -> None:
+        tenant.set("acme")
+        raise DeferToNextTransaction
+
+    with pytest.raises(DeferToNextTransaction):
+        await thread.call(defer)
+    assert tenant.get() == "acme"
+
+    def begin() -> None:
+        entered.set()
+        leave.wait()
+        tenant.set("umbrella")
+
+    async def cancelled() -> str:
+        with pytest.raises(asyncio.CancelledError):
+            await thread.call(begin)
+        return tenant.get()
+
+    task = asyncio.create_task(cancelled())
+    await eventually(entered.is_set)
+    task.cancel()
+    leave.set()
+    assert await task == "umbrella"
+    await thread.aclose()
 
 
 async def test_a_cancelled_hook_in_a_thread_is_waited_for():
