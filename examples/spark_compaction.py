@@ -130,7 +130,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.brokers and not (options.output and options.checkpoint):
         parser.error("--output and --checkpoint are needed")
-    if (reason := missing()) is not None:
+    if (reason := missing(batches=True)) is not None:
         print(reason, file=sys.stderr)
         return 1
     spark = start_session("compaction")

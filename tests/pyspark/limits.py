@@ -1,21 +1,12 @@
-"""What tests of Spark need of PySpark and of the machine: features, time, and processes that start in time."""
+"""How long tests of Spark may take, and what shows that a machine was too busy for Spark."""
 
-import importlib.util
 import re
-
-import pytest
 
 TEST_SECONDS = 900
 """A test may be the one which starts the JVM and the first workers, on a machine that's busy."""
 
 DEADLINE_SECONDS = 480.0
 """For a query, or a driver, to come to its end."""
-
-BATCHES = pytest.mark.skipif(
-    importlib.util.find_spec("pyspark.sql.streaming.datasource") is None,
-    reason="before PySpark 4.2, what's there is one batch",
-)
-"""Mark of tests whose `availableNow` takes several batches."""
 
 NOT_CONNECTED = "Python worker (failed )?to connect back"
 """Spark gives its Python processes 10 s to start, which no setting changes. Where a machine is busier than

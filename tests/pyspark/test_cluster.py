@@ -14,7 +14,8 @@ from benchmarks.soaks.spark_cluster import SparkCluster, spark_home
 from benchmarks.soaks.spark_faults import EXECUTOR
 from gazette_aio.client import connect
 from tests.docs.test_blocks import SPARK_PAGE, blocks_of
-from tests.pyspark.limits import BATCHES, DEADLINE_SECONDS, was_too_slow
+from tests.pyspark.limits import DEADLINE_SECONDS, was_too_slow
+from tests.pyspark.versions import BATCHES
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from examples.spark_flights import data as flights_data
 from examples.spark_flights import report
 from examples.spark_word_count import __main__ as word_count
 from examples.spark_word_count import data as verses_data
-from tests.pyspark.limits import BATCHES
+from tests.pyspark.versions import BATCHES, STREAMS
 
 try:
     archive_path()
@@ -66,6 +66,7 @@ def test_n_grams_are_counted_as_protobuf_messages(spark, capsys):
     assert err.count("counted 150 verses") == 2
 
 
+@STREAMS
 def test_journals_are_compacted(spark, tmp_path):
     flights = flights_data.departures(2000)
 

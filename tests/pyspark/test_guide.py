@@ -17,12 +17,14 @@ from tests.docs.test_blocks import (
     run_program,
     surroundings,
 )
+from tests.pyspark.versions import STREAMS
 
 __all__ = ["endpoint", "surroundings"]
 
 GETTING_STARTED = ROOT / "docs" / "getting-started.md"
 
 
+@STREAMS
 def test_blocks_of_the_guide(spark, endpoint, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("BROKER_ADDRESS", endpoint)
     for block in blocks_of(GETTING_STARTED):

@@ -10,7 +10,6 @@ import json
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
-from pyspark.sql import datasource
 from pyspark.sql import functions as fn
 
 import gazette_aio.protocol as pb
@@ -22,13 +21,12 @@ from gazette_aio.spark import start_query
 from gazette_aio.spark.sink.commit_records import CommitKind, decode_line, encode_record
 from gazette_aio.spark.sink.committing import recover_sink
 from tests.pyspark.journals import PROTOBUF, Producer
-from tests.pyspark.limits import BATCHES, DEADLINE_SECONDS, TEST_SECONDS, was_too_slow
+from tests.pyspark.limits import DEADLINE_SECONDS, TEST_SECONDS, was_too_slow
 from tests.pyspark.messages import NGramCount
 from tests.pyspark.probes import StumblingSource
+from tests.pyspark.versions import BATCHES, HAS_STREAMS, STREAMS
 from tests.waiting import eventually
 
-HAS_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
-STREAMS = pytest.mark.skipif(not HAS_STREAMS, reason="of PySpark 4.0, streams aren't supported")
 SUSPENDED = pb.JournalSpec.Suspend.Level
 LOG = "commits"
 PARTS = ["out/a", "out/b", "out/c"]
