@@ -58,6 +58,9 @@ KEYS = 20
 """Keys of each source."""
 LEASE_SECONDS = 5
 RECOVERED_SECONDS = 3 * LEASE_SECONDS
+EXIT_TIMEOUT_SECONDS = 10
+EXIT_SECONDS = 2 * EXIT_TIMEOUT_SECONDS
+"""Time in which a member ends that was asked to: it hands its shards over, and closes them."""
 END_SECONDS = 120.0
 STORES = {"json": 50, "rocksdb": 24, "sql": 24, "sqlite": 50}
 """Shards by store. Each shard of three members may have a connection to the database."""
@@ -78,7 +81,7 @@ class Member:
             sys.executable, "-m", module, "serve",
             f"--consumer.id=member-{number}", f"--consumer.port={self.port}",
             "--consumer.host=127.0.0.1", "--consumer.bind=127.0.0.1",
-            "--consumer.limit=100", "--consumer.exit-timeout=10s",
+            "--consumer.limit=100", f"--consumer.exit-timeout={EXIT_TIMEOUT_SECONDS}s",
             f"--consumer.recovery-directory={directory / 'shards'}",
             f"--broker.address={broker}", f"--etcd.address={etcd}",
             f"--etcd.lease={LEASE_SECONDS}s", "--etcd.prefix=/consumers/soak",
@@ -87,6 +90,8 @@ class Member:
         self._environment = {**os.environ, "SOAK_STORE": store, "SOAK_DATABASE": database}
         self._process: asyncio.subprocess.Process | None = None
         self._is_over = False
+        self.is_exiting = False
+        """Whether the process was asked to end, and hands its shards over."""
 
     async def run(self) -> None:
         """Run the process again and again, until `end()`."""
@@ -96,12 +101,14 @@ class Member:
                     *self._command, stdout=log, stderr=log, env=self._environment
                 )
             await self._process.wait()
+            self.is_exiting = False
             await asyncio.sleep(0.2)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if the process runs."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
+            self.is_exiting |= number == signal.SIGTERM
 
     def end(self) -> None:
         """Kill the process, and start it no more."""
@@ -276,10 +283,16 @@ class Faults:
 
 
 async def wait_for_primaries(members: list[Member], count: int, seconds: float) -> float:
-    """Wait until each shard has a primary that answers, and return after how long."""
+    """Wait until each shard has a primary that answers, and return after how long.
+
+    A member that exits has its own time for that, of which a fault in the meantime may take all.
+    """
     began = time.monotonic()
+    end, latest = began + seconds, began + EXIT_SECONDS + seconds
     reason = ""
-    while time.monotonic() < began + seconds:
+    while time.monotonic() < end:
+        if any(member.is_exiting for member in members):
+            end = min(time.monotonic() + seconds, latest)
         for member in members:
             try:
                 async with connect_shards(
@@ -297,7 +310,7 @@ async def wait_for_primaries(members: list[Member], count: int, seconds: float) 
             if not reason:
                 return time.monotonic() - began
         await asyncio.sleep(0.1)
-    raise BrokenInvariantError(f"after {seconds:g} s: {reason}")
+    raise BrokenInvariantError(f"after {time.monotonic() - began:.0f} s: {reason}")
 
 
 async def _release_failed(client: ShardClient, listing: pc.ListResponse) -> None:
