@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 MEMBERS = 3
 KEYS = 20
 """Keys of each source."""
-LEASE_SECONDS = 5
+LEASE_SECONDS = 10
+"""Half of the default. Shorter ones end if members only wait for a core of a small machine."""
 RECOVERED_SECONDS = 3 * LEASE_SECONDS
 EXIT_TIMEOUT_SECONDS = 10
 EXIT_SECONDS = 2 * EXIT_TIMEOUT_SECONDS
