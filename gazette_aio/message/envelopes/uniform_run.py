@@ -7,6 +7,7 @@ messages that are delivered get envelopes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, chain, islice, repeat
@@ -32,7 +33,28 @@ class Stamp(NamedTuple):
     producer: ProducerID
 
 
-class UniformRun(Sequence[Envelope[Any]]):
+class _Run(Sequence[Envelope[Any]]):
+    """Messages that are looked up by the range of their indices."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _within(self, begin: int, end: int) -> Iterator[Envelope[Any]]:
+        """Return the messages from index `begin` up to `end`."""
+
+    @overload
+    def __getitem__(self, index: int) -> Envelope[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Envelope[Any]]: ...
+    def __getitem__(self, index: int | slice) -> Envelope[Any] | list[Envelope[Any]]:
+        if isinstance(index, slice):
+            begin, end, step = index.indices(len(self))
+            return list(self._within(begin, end)) if step == 1 else list(self)[index]
+        at = range(len(self))[index]
+        return next(self._within(at, at + 1))
+
+
+class UniformRun(_Run):
     """Consecutive messages of one producer, with the same flags.
 
     Each access builds new envelopes.
@@ -71,18 +93,8 @@ class UniformRun(Sequence[Envelope[Any]]):
     def __len__(self) -> int:
         return len(self.clocks)
 
-    @overload
-    def __getitem__(self, index: int) -> Envelope[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Envelope[Any]]: ...
-    def __getitem__(self, index: int | slice) -> Envelope[Any] | list[Envelope[Any]]:
-        if isinstance(index, slice):
-            begin, end, step = index.indices(len(self))
-            if step != 1:
-                return list(self)[index]
-            return list(self._build(begin, self._frames.payloads[begin:end]))
-        at = range(len(self))[index]
-        return next(self._build(at, [self._frames.payloads[at]]))
+    def _within(self, begin: int, end: int) -> Iterator[Envelope[Any]]:
+        return self._build(begin, self._frames.payloads[begin:end])
 
     def __iter__(self) -> Iterator[Envelope[Any]]:
         return self._build(0, self._frames.payloads)
@@ -134,7 +146,7 @@ class UniformRun(Sequence[Envelope[Any]]):
         return f"<UniformRun of {self.stamp.journal} [{self.begin}, {self.end}) {len(self)}>"
 
 
-class JoinedRuns(Sequence[Envelope[Any]]):
+class JoinedRuns(_Run):
     """Messages of several runs, one after the other.
 
     Args:
@@ -150,20 +162,9 @@ class JoinedRuns(Sequence[Envelope[Any]]):
     def __len__(self) -> int:
         return self._starts[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> Envelope[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Envelope[Any]]: ...
-    def __getitem__(self, index: int | slice) -> Envelope[Any] | list[Envelope[Any]]:
-        if isinstance(index, slice):
-            begin, end, step = index.indices(len(self))
-            if step != 1:
-                return list(self)[index]
-            runs = (part[first:last] for part, first, last in self.within(begin, end))
-            return list(chain.from_iterable(runs))
-        at = range(len(self))[index]
-        part, first, _ = next(self.within(at, at + 1))
-        return part[first]
+    def _within(self, begin: int, end: int) -> Iterator[Envelope[Any]]:
+        runs = (part[first:last] for part, first, last in self.within(begin, end))
+        return chain.from_iterable(runs)
 
     def __iter__(self) -> Iterator[Envelope[Any]]:
         return chain.from_iterable(self._parts)
