@@ -252,16 +252,17 @@ class Faults:
         return f"cut {count} connections to the database"
 
     async def _stop_etcd(self) -> str:
-        await asyncio.to_thread(self._etcd.stop)
-        await asyncio.sleep(self._rng.uniform(0, LEASE_SECONDS))
-        await asyncio.to_thread(self._etcd.start)
+        await self._restart_etcd(self._etcd.stop)
         return "restarted Etcd"
 
     async def _kill_etcd(self) -> str:
-        await asyncio.to_thread(self._etcd.kill)
+        await self._restart_etcd(self._etcd.kill)
+        return "killed Etcd, and started it again"
+
+    async def _restart_etcd(self, end: Callable[[], None]) -> None:
+        await asyncio.to_thread(end)
         await asyncio.sleep(self._rng.uniform(0, LEASE_SECONDS))
         await asyncio.to_thread(self._etcd.start)
-        return "killed Etcd, and started it again"
 
     async def _pause_etcd(self) -> str:
         seconds = self._rng.uniform(0.1, 1.5 * LEASE_SECONDS)
