@@ -5,12 +5,10 @@ Later versions run them as well, by a source which only these tests have.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections import Counter
 
 import pyarrow as pa
-import pyspark.sql.datasource
 import pytest
 
 from gazette_aio.spark.options import SourceOptions
@@ -18,12 +16,12 @@ from gazette_aio.spark.streaming.source import LegacyGazetteStreamReader, stream
 from tests.pyspark.journals import Producer
 from tests.pyspark.probes_streams import LegacySource
 from tests.pyspark.streams import documents, rows_of, runs, until
+from tests.pyspark.versions import HAS_BATCHES, STREAMS
 
-if not hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
-    pytest.skip("of PySpark 4.0, streams aren't supported", allow_module_level=True)
+pytestmark = STREAMS
 
 SCHEMA = pa.schema([("id", pa.int64()), ("_journal", pa.string())])
-IS_LEGACY = importlib.util.find_spec("pyspark.sql.streaming.datasource") is None
+IS_LEGACY = not HAS_BATCHES
 
 
 @pytest.fixture

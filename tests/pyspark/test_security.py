@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pyspark.sql.datasource
 import pytest
 import trustme
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
@@ -15,9 +14,9 @@ from gazette_aio.spark import recover_sink, start_query
 from tests.pyspark import tokens
 from tests.pyspark.journals import Broker, Journals
 from tests.pyspark.limits import DEADLINE_SECONDS
+from tests.pyspark.versions import STREAMS
 
-if not hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
-    pytest.skip("of PySpark 4.0, streams aren't supported", allow_module_level=True)
+pytestmark = STREAMS
 
 PROVIDER = {"tokenProvider": "tests.pyspark.tokens:token"}
 REFUSED = "UNAUTHENTICATED: verifying Authorization"
