@@ -159,14 +159,14 @@ async def local(workload: Workload) -> AsyncGenerator[Subject]:
 for each in WORKLOADS:
     measure(
         f"arrow.columns{each.suffix}",
-        goal=0.7,
+        goal=0.75,
         unit="msg/s",
         about=f"committed {each.about} of a broker process as typed columns, against "
         "pyarrow.json on the same bytes in memory, in one thread each",
     )(partial(columns, each))
     measure(
         f"arrow.raw{each.suffix}",
-        goal=0.6,
+        goal=0.7,
         unit="MB/s",
         about=f"committed {each.about} of a broker process as bytes with their columns, "
         "against a loop over the responses of a grpc.aio stub",

@@ -14,6 +14,7 @@ import grpc.aio
 import msgspec
 
 import gazette_aio.protocol as pb
+from benchmarks.chunked_broker import chunked_broker
 from examples.flights.data import Flight, flights
 from gazette_aio import Publisher, connect, json_adapter
 from gazette_aio.protocol.service import READ
@@ -182,18 +183,20 @@ async def read_speed(client: JournalClient, head: int) -> float:
 
 
 @asynccontextmanager
-async def served_journals(*names: str) -> AsyncIterator[JournalClient]:
+async def served_journals(
+    *names: str, in_small_chunks: bool = False
+) -> AsyncIterator[JournalClient]:
     """Yield a client of a broker which has these journals.
 
-    It's a process of its own; or the broker at BROKER_ADDRESS, if that's set, which they're deleted
-    from in the end.
+    It's a process of its own, which sends small chunks if asked to; or the broker at
+    BROKER_ADDRESS, if that's set, which they're deleted from in the end.
     """
     labels = {pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES}
     specs = [
         journal_spec(name, labels=labels, length=1 << 30, codec=pb.CompressionCodec.NONE)
         for name in names
     ]
-    async with _broker() as address, connect(address) as client:
+    async with _broker(in_small_chunks) as address, connect(address) as client:
         for begin in range(0, len(specs), APPLIED):
             await create_journals(client, *specs[begin : begin + APPLIED])
         try:
@@ -209,9 +212,13 @@ async def served_journals(*names: str) -> AsyncIterator[JournalClient]:
 
 
 @asynccontextmanager
-async def _broker() -> AsyncIterator[str]:
+async def _broker(in_small_chunks: bool) -> AsyncIterator[str]:
     if address := os.environ.get("BROKER_ADDRESS"):
         yield address
+        return
+    if in_small_chunks:
+        async with chunked_broker() as address:
+            yield address
         return
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
         async with BrokerProcess(Path(directory) / "broker") as broker:

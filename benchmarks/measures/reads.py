@@ -26,24 +26,30 @@ SLICE_BYTES = 1 << 20
 FILE = "fragment.zst"
 
 
-@measure(
-    "read.raw",
-    goal=0.9,
-    unit="MB/s",
-    rounds=15,
-    about="client.read() of 128 MiB of a broker process, against a bare loop over the "
-    "responses of a stub",
-)
-async def reading() -> AsyncGenerator[Subject]:
+async def reading(*, in_small_chunks: bool) -> AsyncGenerator[Subject]:
     """Compare a reader with a loop over the responses of a stub."""
     content = messages(APPENDED_BYTES)
     head = 0
-    async with served_journals(JOURNAL) as client:
+    async with served_journals(JOURNAL, in_small_chunks=in_small_chunks) as client:
         for _ in range(JOURNAL_BYTES // len(content)):
             head = (await client.append(JOURNAL, content)).commit.end
 
         async with bare_read(client, head) as yardstick:
             yield Subject(partial(read_speed, client, head), yardstick)
+
+
+for suffix, is_small, chunks, goal in (
+    ("", False, "", 0.9),
+    (".32k", True, " in chunks of 32 KiB, as Gazette's broker sends", 0.95),
+):
+    measure(
+        f"read.raw{suffix}",
+        goal=goal,
+        unit="MB/s",
+        rounds=15,
+        about=f"client.read() of 128 MiB of a broker process{chunks}, against a bare loop over the "
+        "responses of a stub",
+    )(partial(reading, in_small_chunks=is_small))
 
 
 @measure(
