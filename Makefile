@@ -121,7 +121,7 @@ $(RELEASE_VENV)/.installed: constraints.txt
 
 packages: .dist setup ## Build the wheel by way of the sdist; check its size, types, and each extra alone.
 	$(PYTHON) release/packages.py dist
-	$(BIN)/basedpyright --verifytypes gazette_aio --ignoreexternal
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --verifytypes gazette_aio --ignoreexternal
 
 test-pythons: .dist ## Run the tests on each Python that can be installed (PYTHONS="3.12 3.13").
 	@for version in $(PYTHONS); do \

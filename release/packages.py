@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import zipfile
+from email.parser import BytesParser
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -61,12 +63,16 @@ def sizes(python: Path) -> dict[str, int]:
     return found
 
 
+def extras_of(wheel: Path) -> list[str]:
+    """Return the names of a wheel's extras."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return BytesParser().parsebytes(archive.read(name)).get_all("Provides-Extra", [])
+
+
 def main(dist: Path) -> int:
     """Check a wheel, and return the exit code."""
     (wheel,) = dist.resolve().glob("*.whl")
-    sys.path.insert(0, str(HERE.parent))
-    from release.extras import USES
-
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         python = install(wheel, "", directory)
@@ -76,7 +82,7 @@ def main(dist: Path) -> int:
         for name, size in sorted(parts.items(), key=lambda part: -part[1])[:5]:
             print(f"  {name} {size / 1e6:.1f} MB")
         run(python, "-W", "error", "-c", PROGRAM, directory=directory)
-        for extra in USES:
+        for extra in extras_of(wheel):
             if extra not in HEAVY:
                 python = install(wheel, extra, directory)
                 run(python, HERE / "extras.py", extra, directory=directory)

@@ -183,8 +183,8 @@ class GazetteReader(DataSourceReader):
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        self.options = options
-        self.schema = schema
+        self.options: SourceOptions = options
+        self.schema: pa.Schema = schema
         self._pushdown: Pushdown | None = None
 
     def partitions(self) -> list[InputPartition]:
@@ -235,7 +235,7 @@ class PushdownGazetteReader(GazetteReader):
     ) -> Iterable[Filter]:
         """Store filters, and return the filters which Spark must evaluate for each row."""
         self._pushdown = pushed = Pushdown.of(filters, label_columns(self._given, self.schema))
-        self.options = pushed.limit(self._given)
+        self.options: SourceOptions = pushed.limit(self._given)
         return pushed.unhandled
 
 

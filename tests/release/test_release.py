@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 from release.extras import USES
@@ -79,3 +80,25 @@ def test_pythons_are_those_that_are_tested():
 
     assert [each.rpartition(" ")[2] for each in named] == tested.split()
     assert PROJECT["requires-python"] == f">={tested.split()[0]}"
+
+
+def test_extras_of_a_wheel_are_read_without_installed_packages(tmp_path):
+    """The interpreter of `make packages` has none, not even those of the base installation."""
+    wheel = tmp_path / "a.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("a/METADATA", "Provides-Extra: none of the wheel\n")
+        archive.writestr(
+            "a-1.dist-info/METADATA", "Name: a\nProvides-Extra: x\nProvides-Extra: y\n"
+        )
+    program = "import packages, pathlib, sys; print(*packages.extras_of(pathlib.Path(sys.argv[1])))"
+
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program, wheel],
+        cwd=ROOT / "release",
+        env={"PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "x y\n", done.stderr

@@ -68,9 +68,9 @@ class UniformRun(_Run):
     __slots__ = ("_begins", "_frames", "clocks", "stamp")
 
     def __init__(self, stamp: Stamp, frames: Frames, clocks: list[int]) -> None:
-        self.stamp = stamp
+        self.stamp: Stamp = stamp
         """What the messages have in common."""
-        self.clocks = clocks
+        self.clocks: list[int] = clocks
         """Clocks of the messages."""
         self._frames = frames
         self._begins = [frames.begin, *frames.ends]

@@ -21,7 +21,7 @@ fit the columns, and messages without a value of a NOT NULL column. The mode dec
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -77,9 +77,9 @@ class RowLayout:
         self.columns: Columns = classify(schema, partition_columns=labels, corrupt_column=corrupt)
         self.schema = schema
         fields = list[Any](schema)
-        self.mode = options.mode
+        self.mode: Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"] = options.mode
         """Treatment of bad records: FAILFAST instead of PERMISSIVE unless `allows_nulls`."""
-        self.allows_nulls = True
+        self.allows_nulls: bool = True
         """Whether a bad record can be a row of nulls: no column of its content is NOT NULL."""
         self.required: list[str] = [
             f.name for f in fields if f.name in _OF_UUIDS and not f.nullable

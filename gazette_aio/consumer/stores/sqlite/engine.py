@@ -94,7 +94,7 @@ class Engine(ABC, Generic[ConnectionT]):
 class WALEngine(Engine[sqlite3.Connection]):
     """SQLite of the standard library, in write-ahead mode. Its arguments are those of `Engine`."""
 
-    errors = (sqlite3.Error,)
+    errors: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error,)
     _capture: DatabaseCapture | None = None
 
     def open(self, schema: Iterable[str]) -> None:

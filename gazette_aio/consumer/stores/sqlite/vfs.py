@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.consumer.stores.sqlite.databases import (
@@ -169,7 +169,7 @@ class VFSEngine(Engine[apsw.Connection]):
     databases, is in one append. Arguments are those of `Engine`.
     """
 
-    errors = (apsw.Error,)
+    errors: ClassVar[tuple[type[Exception], ...]] = (apsw.Error,)
     _vfs: _RecordingVFS | None = None
 
     def open(self, schema: Iterable[str]) -> None:
