@@ -1,8 +1,8 @@
 """An asyncio SDK for Gazette: journals, messages exactly once, and an embedded broker.
 
 The most common names are here; each is imported at its first use. All names are in the packages
-`client`, `message`, `consumer`, `broker`, `spark`, `testing`, `contrib`, and `protocol`. The last
-one has the messages of the wire, their rules, and every exception.
+`client`, `message`, `consumer`, `broker`, `spark`, `testing`, `contrib` and `protocol`. `protocol`
+has the wire messages, their rules, and all exceptions.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def first_use(namespace: dict[str, Any], modules: Mapping[str, str], name: str) -> Any:
-    """Import a name of a package, and return its value: the body of `__getattr__`.
+    """Import a name of a package, and return its value: for `__getattr__` of the package.
 
     Args:
         namespace: `globals()` of the package, which keeps the value.

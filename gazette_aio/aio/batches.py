@@ -23,10 +23,10 @@ async def in_batches(
     Args:
         call: Called with each item.
         items: The items.
-        size: Calls at a time, whose results are held together.
+        size: Number of concurrent calls, and of results in memory.
 
     Raises:
-        Exception: The first one of a call, in the order of items.
+        Exception: The first error of a call, in the order of items.
 
     Cancellation: aborts — ongoing calls are cancelled.
     """

@@ -9,14 +9,17 @@ class Closeable(Protocol):
     """An object with an idempotent `aclose()`."""
 
     async def aclose(self) -> None:
-        """Release what the object owns."""
+        """Release what the object owns.
+
+        Cancellation: safe — call again.
+        """
         ...
 
 
 class Closing:
-    """Things to close. Each is forgotten only after its close has ended.
+    """Things to close. A thing is forgotten only after its close has ended.
 
-    So the next close repeats a cancelled one.
+    The next `aclose()` thus repeats a close that was cancelled.
     """
 
     def __init__(self) -> None:
@@ -30,7 +33,7 @@ class Closing:
         self._left.append(thing)
 
     def discard(self, thing: Closeable) -> None:
-        """Forget `thing`, which is closed already, if it's there."""
+        """Forget `thing`, which is already closed, if it was added."""
         if thing in self._left:
             self._left.remove(thing)
 

@@ -11,7 +11,7 @@ _UNSET: Final = object()
 
 
 def adopt(context: Context) -> None:
-    """Set the variables that were set in a copy of the present context since it was made."""
+    """Set the variables that changed in `context`, a copy of the present context."""
     for variable, value in context.items():
         if variable.get(_UNSET) is not value:
             variable.set(value)

@@ -1,4 +1,4 @@
-"""Limited amount that tasks acquire in the order in which they ask, such as a fair lock."""
+"""Fair lock and budget: tasks acquire a limited amount in the order of their requests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import deque
 
 
 class FIFOBudget:
-    """Limited amount that tasks acquire in the order in which they ask.
+    """Limited amount that tasks acquire in the order of their requests.
 
-    With a limit of one it's a lock. Unlike with `asyncio.Lock`, no task can take it between its
-    release and the next task in line.
+    With a limit of one, the budget is a lock. Unlike with `asyncio.Lock`, no other task can acquire
+    it between a release and the next task in line.
 
     Args:
         limit: Largest amount held in total. A sole holder may exceed it.
@@ -31,7 +31,7 @@ class FIFOBudget:
         return bool(self.waiting)
 
     def try_acquire(self, amount: int = 1) -> bool:
-        """Hold `amount` if that's possible without waiting, and return whether it was."""
+        """Hold `amount` unless that needs a wait, and return whether it's held."""
         if not self.held:  # Hot: nobody waits then.
             self.held = amount
             return True

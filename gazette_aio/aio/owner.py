@@ -33,7 +33,10 @@ class Owner(Scope):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Release what it owns. Idempotent."""
+        """Release what the object owns. Idempotent.
+
+        Cancellation: safe — call again, unless the class says otherwise.
+        """
 
     async def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002 - For overriding.
         await self.aclose()

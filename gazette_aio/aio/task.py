@@ -1,4 +1,4 @@
-"""Background task that belongs to an object, and the end of what was left behind."""
+"""Background task that belongs to an object, and calls into an event loop from finalizers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 _ends: Final[set[asyncio.Task[None]]] = set()
-"""Tasks that end what was left behind."""
+"""Tasks that close objects which nobody closed."""
 
 
 def call_from_anywhere(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
     """Have an event loop call `function`, unless the loop is closed.
 
-    Garbage may be collected in any thread and at any time, so finalizers end by it what they own.
+    Finalizers use this function: garbage may be collected in any thread and at any time.
     """
     # Race: another thread may close the loop meanwhile.
     with contextlib.suppress(RuntimeError):
@@ -29,7 +29,7 @@ def call_from_anywhere(loop: asyncio.AbstractEventLoop, function: Callable[[], o
 def end_from_anywhere(
     loop: asyncio.AbstractEventLoop, aclose: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """Have an event loop run `aclose()` in a task of its own, as `call_from_anywhere()`."""
+    """Have an event loop run `aclose()` in its own task, unless the loop is closed."""
 
     def begin() -> None:
         task = loop.create_task(aclose(), name="gazette end of what was left behind")
@@ -71,10 +71,10 @@ class OwnedTask(Owner):
         *,
         on_end: Callable[[], object] | None = None,
     ) -> None:
-        """Start a task. The one before it must have ended.
+        """Start a task. The previous task must have ended.
 
         Args:
-            work: Coroutine of the task. The owner sees to its errors.
+            work: Coroutine of the task. The owner handles its errors.
             name: Name of the task.
             on_end: Called after the end of the task, even if it's cancelled before it begins.
         """

@@ -26,7 +26,7 @@ _limiter: RunVar[CapacityLimiter] = RunVar("gazette_aio.aio.threads")
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a worker thread, and return its result.
 
-    An event loop has as many concurrent calls at most as its default executor would have threads.
+    The number of concurrent calls of an event loop is limited, as by its default executor.
 
     Cancellation: safe — raised after the call has returned, so that nothing outlives the caller.
     The result of the call is dropped. A call that hasn't begun is never made.

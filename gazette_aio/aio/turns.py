@@ -21,7 +21,7 @@ _THREAD_REST_SECONDS = 0.0001
 
 
 class Turns:
-    """Time slice of the event loop for some work, before other tasks have a turn."""
+    """Time slice of long work, after which other tasks have a turn."""
 
     def __init__(self) -> None:
         self._end = time.perf_counter() + SLICE_SECONDS

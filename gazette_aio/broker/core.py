@@ -51,7 +51,7 @@ _APPEND_THREADS = max(2, min(8, os.cpu_count() or 1) // 2)
 _BULK_THREADS = 4
 
 STORE_GRACE_SECONDS = 1.0
-"""Seconds for which calls of local stores may take longer than the requests that wait for them."""
+"""Seconds by which calls of local stores may outlast the requests that wait for them."""
 
 
 class BrokerCore:
@@ -111,11 +111,11 @@ class BrokerCore:
             path: The directory.
             files: File operations.
             control: Control by tests, with the clock of the broker.
-            object_stores: Returns clients of object stores; None is `obstore`'s of their scheme.
+            object_stores: Returns clients of object stores; None uses `obstore`.
 
         Raises:
-            ConfigurationError: If the directory is in use, or an option is invalid.
-            StoreError: If its key space is damaged.
+            ConfigurationError: The directory is in use, or an option is invalid.
+            StoreError: Its key space is damaged.
 
         Cancellation: safe — the directory is unlocked again.
         """
@@ -198,7 +198,7 @@ class BrokerCore:
             capability: Capability which the request needs.
 
         Raises:
-            RpcError: If the request isn't authorized.
+            RpcError: The request isn't authorized.
         """
         if self._verifier is None:
             return pb.Claims(capability=capability)
@@ -209,7 +209,7 @@ class BrokerCore:
     def token_end(self, claims: pb.Claims) -> Deadline | None:
         """Return the time when the token of a request expires, or None without a token.
 
-        It bounds waits only: an RPC must never be cancelled while it sends.
+        The time bounds only waits: an RPC must never be cancelled while it sends.
         """
         if claims.expires_at is None or self._verifier is None:
             return None
@@ -218,14 +218,14 @@ class BrokerCore:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no keys, so that all may do all."""
+        """Whether there are no keys, so that every client is authorized."""
         return self._verifier is None
 
     async def replica(self, item: JournalItem) -> Replica:
         """Return the opened replica of a journal.
 
         Raises:
-            RpcError: If it can't be opened.
+            RpcError: The replica can't be opened.
 
         Cancellation: safe.
         """
@@ -242,8 +242,8 @@ class BrokerCore:
         """Complete fragments in progress, and persist all complete ones.
 
         Raises:
-            JournalNotFoundError: If the journal doesn't exist.
-            StoreError, OSError: If a fragment can't be persisted.
+            JournalNotFoundError: The journal doesn't exist.
+            StoreError, OSError: A fragment can't be persisted.
 
         Cancellation: safe.
         """
@@ -257,10 +257,10 @@ class BrokerCore:
                 raise pb.StoreError(f"{replica.name}: {error}") from None
 
     async def replicas_of(self, journal: str | None) -> Iterable[Replica]:
-        """Return the opened replica of a journal, or with None all open replicas.
+        """Return the opened replica of a journal; None returns all open replicas.
 
         Raises:
-            JournalNotFoundError: If the journal doesn't exist.
+            JournalNotFoundError: The journal doesn't exist.
 
         Cancellation: safe.
         """
@@ -276,8 +276,8 @@ class BrokerCore:
     def end_waits(self, grace: float = 0.0) -> None:
         """End blocked reads and watches, now and later. Other requests are served as before.
 
-        Clients see the end of these streams. No remaining request can last forever: calls of local
-        stores that hang fail soon after `grace` seconds.
+        Clients see the end of these streams. Remaining requests end too: calls of local stores that
+        hang fail soon after `grace` seconds.
         """
         self.runtime.stores.give_up_after(grace + STORE_GRACE_SECONDS)
         self.control.detach()
@@ -295,7 +295,7 @@ class BrokerCore:
     async def aclose(self) -> None:
         """Make all state durable, and unlock the data directory. Idempotent.
 
-        Cancellation: safe — takes effect when that's done.
+        Cancellation: safe — takes effect when the directory is unlocked.
         """
         if not self._closed:
             self._closed = True
@@ -310,7 +310,7 @@ class BrokerCore:
         with contextlib.suppress(RpcError):
             await self.space_store.close()
         await runtime.stores.aclose()
-        # Threads are between two slices at most, but a slice may wait for a slow disk.
+        # Threads end after their present slice, but a slice may wait for a slow disk.
         await in_thread(runtime.bulk.close)
         await in_thread(runtime.appends.close)
         await in_thread(runtime.io.close)

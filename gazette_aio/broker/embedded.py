@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 class EmbeddedBroker(Owner):
     """A broker on one directory, served over gRPC and HTTP; an async context manager.
 
-    Constructing it does nothing. It can be started again after it was stopped.
+    The constructor does nothing. A stopped broker can be started again.
 
     Args:
-        data_dir: Directory of all durable state; None takes a temporary one, removed at stop.
-        options: Options to start from, in place of the defaults.
-        files: File operations; tests inject faults here.
-        object_stores: Returns the `obstore` client of a fragment store which isn't a `file://`
-            one, in a worker thread; tests inject stores in memory here. None takes the client
-            of the URL's scheme.
+        data_dir: Directory of all durable state; None uses a temporary directory, which is removed
+            at stop.
+        options: Options to use instead of the defaults.
+        files: File operations, where tests inject faults.
+        object_stores: Returns the `obstore` client of a fragment store whose scheme isn't `file`,
+            in a worker thread; tests inject stores in memory here. None uses the client of the
+            URL's scheme.
         overrides: Fields of `BrokerOptions` by name.
 
     Example:
@@ -107,9 +108,9 @@ class EmbeddedBroker(Owner):
         """Load the data directory, and begin to answer.
 
         Raises:
-            ConfigurationError: If the directory, a port or the socket is in use, an option is
+            ConfigurationError: The directory, a port or the socket is in use, an option is
                 invalid, or a file of certificates can't be used.
-            StoreError: If the key space is damaged, naming file and offset.
+            StoreError: The key space is damaged; the text names file and offset.
 
         Cancellation: safe — the broker is stopped again.
         """
@@ -159,8 +160,8 @@ class EmbeddedBroker(Owner):
     async def stop(self, grace: float = 1.0) -> None:
         """End all requests within `grace` seconds, and make all state durable. Idempotent.
 
-        Appends and other short requests that have arrived are served to their end within it.
-        Blocked reads and watches end at once. A further call waits for the stop under way.
+        Appends and other short requests that have arrived are served within that time. Blocked
+        reads and watches end at once. A concurrent call waits for the same stop.
 
         Cancellation: safe — takes effect when it's done.
         """
@@ -188,8 +189,8 @@ class EmbeddedBroker(Owner):
         gateway, self._gateway = self._gateway, None
         temporary, self._temporary = self._temporary, None
         if core is not None:
-            # What's being answered goes on meanwhile: clients know how to repeat what a broker that
-            # has gone didn't take, but take a failed append for one which must not be repeated.
+            # Requests in progress continue meanwhile: clients repeat requests that a stopped broker
+            # didn't accept, but don't repeat a failed append.
             stopping = [
                 asyncio.ensure_future(front.stop(grace))
                 for front in (server, gateway)
@@ -214,7 +215,7 @@ class EmbeddedBroker(Owner):
         return self._running()
 
     def stats(self) -> dict[str, object]:
-        """Return the counters of the running broker, by their names.
+        """Return the counters of the running broker by name.
 
         `gazette_failing_stores` maps each fragment store that fails and is retried to its error.
         """
@@ -228,8 +229,8 @@ class EmbeddedBroker(Owner):
         """Complete fragments in progress, and persist all complete ones, of one or all journals.
 
         Raises:
-            JournalNotFoundError: If the journal doesn't exist.
-            StoreError, OSError: If a fragment can't be persisted.
+            JournalNotFoundError: The journal doesn't exist.
+            StoreError, OSError: A fragment can't be persisted.
 
         Cancellation: safe.
         """
@@ -239,7 +240,7 @@ class EmbeddedBroker(Owner):
         """List the stores of one or all journals now.
 
         Raises:
-            JournalNotFoundError: If the journal doesn't exist.
+            JournalNotFoundError: The journal doesn't exist.
 
         Cancellation: safe.
         """
@@ -250,7 +251,7 @@ class EmbeddedBroker(Owner):
         """Complete the due fragments of one or all journals, as `pulse_interval` does.
 
         Raises:
-            JournalNotFoundError: If the journal doesn't exist.
+            JournalNotFoundError: The journal doesn't exist.
 
         Cancellation: safe.
         """

@@ -53,7 +53,7 @@ _OK = pb.Status.OK
 
 
 async def new_grpc_server(core: BrokerCore) -> GrpcServer:
-    """Return a server of the Journal service, and of the services for tools if options say so.
+    """Return a server of the Journal service, and of `grpc_extras` if options enable them.
 
     Cancellation: safe.
     """
@@ -62,7 +62,7 @@ async def new_grpc_server(core: BrokerCore) -> GrpcServer:
     health: Health | None = None
     tools: list[grpc.GenericRpcHandler] = []
     if options.grpc_extras:
-        # Descriptors take a while to build, which the event loop doesn't have.
+        # In a thread: building descriptors would block the event loop.
         health, tools = await core.runtime.io.run(_tools, drain)
     return GrpcServer(
         (JournalService(core, drain).handlers(), *tools),
@@ -188,7 +188,7 @@ class JournalService:
     def _authorize(self, context: Context, capability: pb.Capability) -> pb.Claims:
         if not self._core.is_open:
             return self._core.authorize(authorization_of(context), capability)
-        # Without keys all may do all: there's nothing to read, and the claims are always the same.
+        # Without keys, every client has the same claims, and no header is read.
         if (claims := self._claims.get(capability)) is None:
             claims = self._claims[capability] = self._core.authorize(None, capability)
         return claims
@@ -205,7 +205,7 @@ def encode_read(response: pb.ReadResponse | ContentChunk) -> bytes:
 
 
 class _ReceivedMessages:
-    """Messages of an append, read from the call: the library's iterator is two generators more."""
+    """Messages of an append, read directly from the call: the library's iterator is slower."""
 
     __slots__ = ("_read",)
 

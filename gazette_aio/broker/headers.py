@@ -30,11 +30,11 @@ class Headers:
         self._unrouted = pb.Header()
 
     def routed(self) -> pb.Header:
-        """Return the header of a journal which the broker serves. Not to be modified."""
+        """Return the header of a journal that the broker serves. Don't modify the header."""
         return self._at_revision("_routed", self.route)
 
     def unrouted(self) -> pb.Header:
-        """Return the header of anything else. Not to be modified."""
+        """Return the header of other responses. Don't modify the header."""
         return self._at_revision("_unrouted", self.no_route)
 
     def _at_revision(self, name: str, route: pb.Route) -> pb.Header:

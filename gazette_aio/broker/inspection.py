@@ -1,11 +1,11 @@
-"""Offline look at a data directory: what is sound, and repair of what isn't.
+"""Offline check and repair of a data directory.
 
-Repair keeps what is sound, and moves everything else to a directory `damaged-N` beside it. A
-repaired journal continues after all that was ever acknowledged: what is gone is a gap between
-offsets, and no offset is given twice. Nor is a revision of a repaired key space.
+Repair keeps sound files, and moves all others to a directory `damaged-N` beside them. A repaired
+journal continues after the last acknowledged offset: lost content is a gap between offsets, and no
+offset is used twice. Nor is a revision of a repaired key space.
 
-A repair that is interrupted, at any step, leaves what is damaged still or repaired: the step that
-lets a broker serve it comes last, and sound content stays in place.
+After an interruption at any step, each journal is either still damaged or repaired: the step that
+lets a broker serve the journal comes last, and sound content stays in place.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Findings in one part of a data directory."""
+    """Result of the check of one part of a data directory."""
 
     path: str
     """File or directory, relative to the data directory."""
     journal: str = ""
-    """Name of the journal, or nothing for parts of the key space."""
+    """Name of the journal; None for parts of the key space."""
     begin: int = 0
     """First offset of the journal's local content."""
     sound_end: int = 0
     """Offset up to which the content is sound, or the newest sound revision of the key space."""
     acknowledged_end: int = 0
-    """Offset, or revision, up to which something was acknowledged, as far as that is known."""
+    """Acknowledged offset or revision, as far as it's known."""
     damage: str = ""
-    """The damage and its place; empty if all is sound."""
+    """The damage and its place; empty if the part is sound."""
 
 
 class Inspection:
@@ -64,7 +64,7 @@ class Inspection:
         files: File operations; None is those of the operating system.
 
     Raises:
-        ConfigurationError: If it's no data directory, or a broker uses it.
+        ConfigurationError: The path isn't a data directory, or a broker uses it.
     """
 
     def __init__(self, path: Path, files: FileOps | None = None) -> None:
@@ -81,14 +81,14 @@ class Inspection:
 
     @property
     def journals(self) -> int:
-        """Number of journals' directories."""
+        """Number of directories of journals."""
         return len(self._directories())
 
     def check(self) -> Iterator[Finding]:
         """Check the identity, the key space, and then each journal. No file is changed.
 
         Raises:
-            OSError: If a file can't be read.
+            OSError: A file can't be read.
         """
         yield self._check_identity()
         space, finding = self._check_key_space()
@@ -96,12 +96,12 @@ class Inspection:
         yield from self._check_journals(space)
 
     def repair(self) -> Iterator[Finding]:
-        """Repair all that is damaged, and yield what was.
+        """Repair all damaged parts, and yield their findings.
 
         Raises:
-            OSError: If a file can't be read or written.
-            StoreError: After all else is repaired, if the snapshot of the key space is damaged or
-                missing, and so is what it replaced; or if nothing tells where a journal ended.
+            OSError: A file can't be read or written.
+            StoreError: The key space's snapshot and the files that it replaced are damaged or
+                missing, or no file shows where a journal ended. All other parts are repaired.
         """
         failures: list[str] = []
         finding = self._check_identity()
@@ -193,9 +193,9 @@ class Inspection:
         )
 
     def _acknowledged_end(self, directory: Path, survey: Survey) -> int:
-        """Return the greatest offset that any file shows to have been reached.
+        """Return the greatest offset that any file shows.
 
-        Without a mark, it may be the length of content alone that shows it, as its log is gone.
+        Without a mark and a log, the length of content shows an offset.
         """
         ends = [found.end for found in survey.fragments]
         if survey.mark is not None:
@@ -286,9 +286,10 @@ class Inspection:
                 self._files.datasync(descriptor)
 
     def _repair_key_space(self, acknowledged: int) -> KeySpace:
-        """Keep the sound transactions, and put aside journals that need others.
+        """Keep the sound transactions, and put aside journals of lost transactions.
 
-        The key space continues after the revision `acknowledged`, so that none is given twice.
+        The key space continues after the revision `acknowledged`, so that no revision is used
+        twice.
         """
         meta = self._data.meta
         space, torn, snapshots = salvage(self._files, meta)
@@ -335,7 +336,7 @@ class Inspection:
 
 
 def _journal_of(files: FileOps, directory: Path) -> str | None:
-    """Return the name of a journal as its own logs have it."""
+    """Return the name of a journal from its own logs."""
     for begin in sorted(fragment_begins(directory, "log")):
         records, _ = scan_records(files.read_file(spool_paths(directory, begin)[1]))
         if records and isinstance(entry := decode_entry(records[0].payload), Begin):
@@ -344,9 +345,9 @@ def _journal_of(files: FileOps, directory: Path) -> str | None:
 
 
 def _registers(files: FileOps, directory: Path, journal: str) -> pb.LabelSet:
-    """Return the newest registers that any record has, so that no older writer passes a fence.
+    """Return the newest registers of any record, so that no fenced writer can append.
 
-    Logs which an earlier, interrupted repair has put aside count as well.
+    Logs that an interrupted repair has put aside are searched too.
     """
     newest, encoded = -1, b""
     for path in sorted(directory.rglob("*.log")):

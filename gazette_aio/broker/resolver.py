@@ -38,8 +38,8 @@ class Resolver:
     """Resolves journals of the key space.
 
     Args:
-        assign_delay: Seconds after its creation for which a journal has no broker.
-        clock: Clock of that delay.
+        assign_delay: Seconds for which a new journal has no broker.
+        clock: Clock of the delay.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Resolver:
 
         Args:
             journal: Name of the journal, which may have a metadata suffix.
-            claims: What the client may see.
+            claims: Claims of the client.
             require_primary: Whether the request is for the primary broker.
-            proxy_header: Header of a request which a peer forwards.
+            proxy_header: Header of a request that a peer forwards.
             min_revision: Revision to wait for.
-            until: Time up to which to wait, at which the client's token ends.
+            until: Time limit of waits: the end of the client's token.
 
         Raises:
-            RpcError: If the peer meant another broker, the revision isn't reached, or the broker
-                has stopped to serve.
+            RpcError: The peer's request is for another broker, the revision isn't reached, or the
+                broker has stopped serving.
 
         Cancellation: safe.
         """
@@ -141,7 +141,7 @@ class Resolver:
 
 
 def visibility(selector: pb.LabelSelector) -> Callable[[pb.LabelSet], bool] | None:
-    """Return the predicate of the labels which claims with `selector` may see, None for all."""
+    """Return the predicate of the labels that claims with `selector` match; None for all labels."""
     if not selector.include.labels and not selector.exclude.labels:
         return None
     return compile_selector(selector)

@@ -24,10 +24,10 @@ class Runtime:
     clock: ManualClock
     files: FileOps
     io: Workers
-    """Threads for short work which somebody waits for."""
+    """Threads for short work of requests."""
     appends: Workers
-    """Threads which write and hash long appends: few, so that neither the loop nor calls which wait
-    for a disk are kept from running by many of them."""
+    """Threads that write and hash long appends: few, so that they don't delay the loop, and calls
+    that wait for a disk."""
     bulk: Workers
     """Threads for long work, such as parsing large requests."""
     background: Background
@@ -35,9 +35,9 @@ class Runtime:
     stores: StoreRegistry
     metrics: BrokerMetrics
     beginnings: Beginnings
-    """Journals that have acknowledged content, whatever their directories hold."""
+    """Journals that have acknowledged content, even if their directories are lost."""
 
     @property
     def syncs(self) -> bool:
-        """Whether anything is made durable explicitly."""
+        """Whether the broker syncs files."""
         return self.options.fsync != "off"

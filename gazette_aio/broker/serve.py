@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT, persist complete fragments, and return.
 
-    When it's ready, one line of JSON tells `endpoint`, `http_endpoint`, `process_id` and `pid`. The
-    first signal persists fragments for up to `options.drain_seconds`, and a second one ends that.
+    When the broker is ready, one line of JSON has `endpoint`, `http_endpoint`, `process_id` and
+    `pid`. After the first signal, fragments are persisted for up to `options.drain_seconds`, or
+    until a second signal.
 
     Args:
         options: Options of the broker.
-        ready_file: File to write the line to, in place of stdout. It's there while the broker
-            serves: an older one is removed first, and this one at the end.
+        ready_file: File for the line, instead of stdout. The file exists while the broker serves:
+            an older file is removed at the start.
 
     Raises:
-        ConfigurationError: If the broker can't be started.
-        StoreError: If its key space is damaged.
+        ConfigurationError: The broker can't be started.
+        StoreError: Its key space is damaged.
 
     Cancellation: safe — the broker is stopped.
     """
@@ -36,7 +37,7 @@ async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> No
 
 
 class ServedBroker(EmbeddedBroker):
-    """A broker which a process runs."""
+    """A broker that a process runs."""
 
     def ready(self) -> dict[str, object]:
         """Return the members of the ready line."""

@@ -33,7 +33,7 @@ def broker() -> None:
 @_DIRECTORY
 @_JSON
 def check(data_dir: Path, *, as_json: bool) -> None:
-    """Say what is sound in DATA_DIR, and what is damaged. No file is changed.
+    """Check the files of DATA_DIR for damage. No file is changed.
 
     All content is read. The exit code is 1 if anything is damaged.
     """
@@ -52,10 +52,10 @@ def check(data_dir: Path, *, as_json: bool) -> None:
 @_DIRECTORY
 @_JSON
 def repair(data_dir: Path, *, as_json: bool) -> None:
-    """Have a broker serve DATA_DIR again, although a part of it is damaged.
+    """Repair DATA_DIR, so that a broker can serve it again.
 
-    What is sound is kept. Everything else is moved to directories `damaged-N` beside it. A repaired
-    journal continues after the last offset that was ever acknowledged: what is gone is a gap.
+    Sound files are kept. All others are moved to directories `damaged-N` beside them. A repaired
+    journal continues after its last acknowledged offset: lost content is a gap.
     """
     inspection = Inspection(data_dir)
     repaired: list[Finding] = []

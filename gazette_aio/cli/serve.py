@@ -195,7 +195,7 @@ def serve(ready_file: Path | None, console_port: int | None, **given: Any) -> No
     """Serve journals from a directory, until SIGTERM or Ctrl-C.
 
     When the broker is ready, it prints `endpoint`, `http_endpoint`, `process_id` and `pid` as JSON,
-    and `console` if there's a page.
+    and with `--console-port` also `console`.
     """
     options = _broker_options(given)
     if console_port is None:

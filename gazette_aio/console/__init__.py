@@ -1,10 +1,10 @@
 """Console in the browser: journals of a cluster, and shards of a consumer.
 
-`guards`, `views`, `shard_views` and `specs` decide, `states`, `message_uuids` and `tail_forms` tell
-messages apart, and all are pure. `doors`, `shard_doors` and `spec_doors` answer requests on clients
-of the brokers and of a consumer, `listings` keeps large listings for a moment, `tails` sends new
-content, and `server` listens, or runs `beside` another server. The pages, which need no build, are
-in `page`. Imports `consumer.api`, `message`, `client`, `protocol`, `aio` and `serving`.
+Pure: `guards`, `views`, `shard_views` and `specs` decide; `states`, `message_uuids` and
+`tail_forms` classify messages. Shell: `doors`, `shard_doors` and `spec_doors` answer requests by
+clients of the brokers and of a consumer, `listings` caches large listings, `tails` sends new
+content, and `server` listens, or runs `beside` another server. The pages are in `page`, and need no
+build. Imports `consumer.api`, `message`, `client`, `protocol`, `aio` and `serving`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Console of a process that serves something else, too."""
+"""Console of a process with another server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ServedWithConsole:
         """Begin to serve.
 
         Raises:
-            Exception: What either start raises.
+            Exception: The error of either `start()`.
 
         Cancellation: safe, if `stop()` is called.
         """
@@ -39,7 +39,10 @@ class ServedWithConsole:
         return {**self._served.ready(), **self._console.ready()}
 
     async def flush(self) -> None:
-        """Flush the server. Cancellation: as that of the server."""
+        """Flush the server.
+
+        Cancellation: as `flush()` of the server.
+        """
         await self._served.flush()
 
     async def stop(self, grace: float) -> None:

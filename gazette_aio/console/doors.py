@@ -1,4 +1,4 @@
-"""Doors of the console: files of the page, and what it asks for as JSON."""
+"""HTTP routes of the console: files of the page, and the JSON that the page requests."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class _HeadsWanted(msgspec.Struct, forbid_unknown_fields=True):
 class Doors:
     """Answers the requests of the page.
 
-    Each request has a client of its own, with the token of the browser or with none. The console's
-    own credentials are never lent to a browser.
+    Each request has its own client, with the token of the browser or without a token. A browser
+    never uses credentials of the console.
 
     Args:
         open_client: Opens a client of the brokers.
@@ -85,7 +85,7 @@ class Doors:
         )
 
     def application(self) -> web.Application:
-        """Return the application of all doors."""
+        """Return the application with all routes."""
         application = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
         application.router.add_get("/api/journals", self._journals)
         application.router.add_get("/api/journal", self._journal)

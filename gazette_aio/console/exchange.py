@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ROWS: Final = 200
-"""Rows of an answer, and items of a request."""
+"""Most rows of an answer, and items of a request."""
 MAX_BODY_BYTES: Final = 256 << 10
-"""Bytes of a request."""
+"""Most bytes of a request."""
 CALL_SECONDS: Final = 20.0
-"""Time of a call to brokers or members."""
+"""Seconds of a call to brokers or members."""
 HEAD_SECONDS: Final = 5.0
-"""Time within which a broker tells a write head."""
+"""Seconds within which a broker must answer with a write head."""
 
 _JSON: Final = "application/json; charset=utf-8"
 
 
 def credentials(request: web.Request) -> pb.Authorizer:
-    """Return the token of the browser, or none.
+    """Return the authorizer of the browser's token, or an authorizer without a token.
 
     Raises:
         ValueError: The header has no token.
@@ -48,10 +48,10 @@ def credentials(request: web.Request) -> pb.Authorizer:
 
 
 def part(request: web.Request) -> tuple[int, int]:
-    """Return the first row of the part of a list that a request is for, and its length.
+    """Return the first row and the number of rows of the part of a list that a request wants.
 
     Raises:
-        ValueError: They aren't numbers.
+        ValueError: A parameter isn't a number.
     """
     offset, limit = (
         _number(request.query.get(name, default))
@@ -70,8 +70,8 @@ async def body(request: web.Request, form: type[T]) -> T:
     """Return the body of a request.
 
     Raises:
-        ValidationError: It's not of this form.
-        HTTPRequestEntityTooLarge: It's too large.
+        ValidationError: The body isn't of this form.
+        HTTPRequestEntityTooLarge: The body is too large.
 
     Cancellation: aborts — the request fails.
     """

@@ -1,7 +1,7 @@
-"""Which requests the console answers, and the headers of its answers.
+"""Rules of the requests that the console answers, and the headers of its answers.
 
-A browser sends requests for any site that it has open. The console answers those of its own page
-only, since without tokens nothing else tells them apart.
+Any site that is open in a browser can send requests to the console. The console answers only
+requests of its own page: without tokens, nothing else distinguishes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _JSON_TYPES: Final = frozenset({"application/json", "application/json; charset=u
 def refusal(
     method: str, headers: Mapping[str, str], hosts: Collection[str], *, is_page: bool
 ) -> str | None:
-    """Return why a request is refused, or None if it is answered.
+    """Return the reason to refuse a request, or None to answer it.
 
     Args:
         method: Method of the request.

@@ -1,4 +1,4 @@
-"""Listings of many journals, kept for a moment: scrolling asks for part after part of one."""
+"""Cache of large listings of journals: scrolling requests one part of a listing after another."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListingLimits:
-    """Bounds of listings that are kept.
+    """Bounds of the cache.
 
     Args:
-        count: Listings at a time, of all browsers.
-        seconds: Time for which a listing is kept.
-        journals: Least number of journals of a listing that is kept.
+        count: Most cached listings, of all browsers.
+        seconds: Seconds for which a listing is cached.
+        journals: Least number of journals of a cached listing.
     """
 
     count: int = 4
@@ -32,7 +32,7 @@ class ListingLimits:
 
 
 class Listings:
-    """Lists journals, and keeps large listings for a moment, by token and selector.
+    """Lists journals, and caches large listings for seconds, by token and selector.
 
     Concurrent requests for the same listing share one.
 
@@ -55,13 +55,13 @@ class Listings:
 
         Args:
             auth: Authorizes the listing.
-            token: Token of the browser, which the listing is kept for.
+            token: Token of the browser, part of the cache key.
             selector: The selector.
 
         Raises:
-            GazetteError: As `list_all_journals()`. Failures aren't kept.
+            GazetteError: As `list_all_journals()`. Failures aren't cached.
 
-        Cancellation: safe — the listing goes on for others.
+        Cancellation: safe — the listing continues for other requests.
         """
         key = token, selector
         if (task := self._listings.get(key)) is None:
@@ -74,11 +74,14 @@ class Listings:
         return await asyncio.shield(task)
 
     def forget(self) -> None:
-        """List anew for further requests. Requests that wait still get what they wait for."""
+        """Empty the cache. Waiting requests still get their listings."""
         self._listings.clear()
 
     async def aclose(self) -> None:
-        """End all listings. Cancellation: safe — call again."""
+        """End all listings.
+
+        Cancellation: safe — call again.
+        """
         tasks = list(self._listings.values())
         self._listings.clear()
         for task in tasks:

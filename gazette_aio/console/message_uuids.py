@@ -1,4 +1,4 @@
-"""UUIDs of messages of any schema, and texts to show of them."""
+"""UUIDs of messages of any schema, and printable texts of messages."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     UUIDOf = Callable[[bytes], UUID]
 
 MAX_PATH: Final = 100
-"""Characters of the path to a UUID."""
+"""Most characters of the path to a UUID."""
 
 _UUID_BYTES: Final = 16
 
 
 def uuid_reader(content_type: str, path: str) -> UUIDOf:
-    """Return a function of an encoded message, which returns its UUID.
+    """Return a function that returns the UUID of an encoded message.
 
-    It may raise any exception for a message that isn't of this type.
+    The function may raise any exception for a message of another type.
 
     Args:
         content_type: Content type of the journal.
-        path: Members that lead to the UUID, of JSON.
+        path: Path of members to the UUID in a JSON document.
 
     Raises:
         ConfigurationError: The path isn't valid.
-        ValidationError: There is no such reader for this content type.
+        ValidationError: Messages of the content type have no UUIDs.
     """
     if content_type == CONTENT_TYPE_JSON_LINES:
         if len(path) > MAX_PATH:
@@ -58,10 +58,10 @@ def _csv_uuid(frame: bytes) -> UUID:
 def wire_uuid(frame: bytes) -> UUID:
     """Return the UUID of a protobuf message of any type, or the zero UUID.
 
-    It's the first field of 16 bytes that are a UUID of version 1.
+    The UUID is the first field of 16 bytes that are a UUID of version 1.
 
     Raises:
-        ValidationError: It's no protobuf message.
+        ValidationError: The frame isn't a protobuf message.
     """
     position = 0
     while position < len(frame):

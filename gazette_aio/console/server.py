@@ -30,7 +30,7 @@ class Console:
         port: Port; zero takes any free one.
         allow_hosts: Further host names by which browsers call the console.
         tail_limits: Bounds of live tails; None for the defaults.
-        listing_limits: Bounds of listings that are kept; None for the defaults.
+        listing_limits: Bounds of cached listings; None for the defaults.
         open_shards: Opens a client of a consumer with an authorizer; None if there is no consumer.
         read_only: Whether edits of specs are refused, whatever the token permits.
     """
@@ -92,7 +92,10 @@ class Console:
         self._port = await listen(runner, self._host, self._port)
 
     async def flush(self) -> None:
-        """Do nothing: the console keeps nothing. Cancellation: safe."""
+        """Do nothing: the console has no durable state.
+
+        Cancellation: safe.
+        """
 
     async def stop(self, grace: float) -> None:
         """Stop listening, and end requests after `grace` seconds. Idempotent.

@@ -1,4 +1,4 @@
-"""Doors through which the page sees shards."""
+"""HTTP routes of shards."""
 
 from __future__ import annotations
 

@@ -24,40 +24,40 @@ class ShardRow(msgspec.Struct, frozen=True, rename="camel"):
 
     id: str
     status: str
-    """Status of the shard, as its members report it together."""
+    """Status of the shard, reduced from the reports of its members."""
     members: tuple[str, ...]
-    """Members that have it with their statuses, the primary first."""
+    """Members of the shard with their statuses, the primary first."""
     sources: tuple[str, ...]
-    """Journals that it reads."""
+    """Journals that the shard reads."""
     problems: tuple[str, ...]
     """Errors that members report."""
 
 
 class SourceLag(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a shard is behind a journal that it reads."""
+    """Lag of a shard in one source."""
 
     journal: str
     bytes: str
-    """Bytes that are left to read; empty if the journal isn't served."""
+    """Bytes left to read, in decimal digits; empty if the journal isn't served."""
 
 
 class ShardLag(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a shard is behind its sources."""
+    """Lag of a shard in all sources."""
 
     id: str
     bytes: str
-    """Bytes that are left to read altogether; empty if that isn't known of all sources."""
+    """Bytes left to read in all sources, in decimal digits; empty if a source's lag is unknown."""
     sources: tuple[SourceLag, ...]
-    """By source; empty if no primary tells the progress of the shard."""
+    """Lags by source; empty if no primary reports the progress of the shard."""
 
 
 class ShardPage(msgspec.Struct, frozen=True, rename="camel"):
     """A part of the list."""
 
     total: int
-    """Shards that the selector matches."""
+    """Number of shards that the selector matches."""
     matched: int
-    """Those of them whose ID has the text."""
+    """Number of these shards whose ID contains the text."""
     offset: int
     """Number of shards before the first row."""
     rows: tuple[ShardRow, ...]
@@ -101,9 +101,9 @@ def shard_lag(shard: str, lag: Lag) -> ShardLag:
 def shard_page(
     shards: Sequence[pc.ListResponse.Shard], text: str, offset: int, limit: int
 ) -> Generator[None, None, ShardPage]:
-    """Return the rows from `offset` on of the shards whose ID has a text, in any case.
+    """Return the rows from `offset` on of the shards whose ID contains a text, ignoring case.
 
-    It's done in steps of bounded length.
+    The generator yields between steps of bounded length.
     """
     wanted = text.casefold()
     rows: list[ShardRow] = []

@@ -1,4 +1,4 @@
-"""Doors through which journal specs are edited."""
+"""HTTP routes of journal specs and their edits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class SpecDoors:
     """Answers requests for specs and their edits.
 
-    An edit expects the revision that it's based on, and needs a token that permits `APPLY`, as any
-    other Apply: the brokers check both.
+    An edit expects the revision of the spec that was edited, and its token must permit `APPLY`. The
+    brokers check both.
 
     Args:
         open_client: Opens a client of the brokers.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_TEXT: Final = 64 << 10
-"""Characters of a spec."""
+"""Most characters of a spec."""
 
 _SOURCE: Final = "spec"
 
@@ -23,7 +23,7 @@ class SpecText(msgspec.Struct, frozen=True, rename="camel"):
 
     name: str
     revision: str
-    """Revision of the last change, which an edit expects."""
+    """Revision of the last change, in decimal digits; an edit expects it."""
     text: str
     """The spec as YAML, without its revision."""
 
@@ -48,14 +48,14 @@ class FieldDifference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SpecReview(msgspec.Struct, frozen=True, rename="camel"):
-    """What an edit would do."""
+    """Effect that an edit would have."""
 
     name: str
     action: str
     """`create`, `update` or `keep`."""
     fields: tuple[FieldDifference, ...]
     conflict: str
-    """Why brokers would refuse the edit, or empty."""
+    """Reason for which brokers would refuse the edit, or empty."""
 
 
 class SpecApplied(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,7 +63,7 @@ class SpecApplied(msgspec.Struct, frozen=True, rename="camel"):
 
     name: str
     revision: str
-    """Revision of the brokers thereafter."""
+    """Revision of the key space after the edit."""
 
 
 def spec_text(journal: pb.ListResponse.Journal) -> SpecText:
@@ -73,7 +73,7 @@ def spec_text(journal: pb.ListResponse.Journal) -> SpecText:
 
 
 def edit_request(edit: SpecEdit) -> pb.ApplyRequest:
-    """Return the change that an edit asks for. It takes long for long texts.
+    """Return the request of an edit. Long texts take long to parse.
 
     Raises:
         ValidationError: The text isn't the spec of this journal, or isn't valid.
@@ -99,11 +99,11 @@ def edit_request(edit: SpecEdit) -> pb.ApplyRequest:
 
 
 def review(request: pb.ApplyRequest, present: Mapping[str, pb.ListResponse.Journal]) -> SpecReview:
-    """Return what the change of an edit would do.
+    """Return the effect that the request of an edit would have.
 
     Args:
-        request: The change.
-        present: The journal by its name, if it exists.
+        request: The request.
+        present: The present journal by its name; empty if it doesn't exist.
     """
     [change] = compare(request.changes, present)
     return SpecReview(

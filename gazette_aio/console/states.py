@@ -1,4 +1,4 @@
-"""States of messages in a journal, as a reader of committed messages takes them."""
+"""States of messages in a journal, as a reader of committed messages sees them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settled(NamedTuple):
     """A pending message whose transaction has ended."""
 
     begin: int
-    """Offset at which it begins."""
+    """Offset of the message's first byte."""
     state: State
 
 
@@ -46,13 +46,12 @@ class _Producer:
 class MessageStates:
     """States of the messages of one journal, read from some offset on.
 
-    A message whose transaction began before that offset has the state that it would have if there
-    was nothing before. Memory is bounded: of the messages that are pending for longest, the end of
-    the transaction isn't told.
+    Messages before that offset are ignored, although a transaction may have begun there. Memory is
+    bounded: beyond `most_pending`, the oldest pending messages are forgotten, and stay pending.
 
     Args:
-        most_pending: Pending messages that are known.
-        most_producers: Producers that are known.
+        most_pending: Most pending messages to remember.
+        most_producers: Most producers to remember.
     """
 
     def __init__(self, most_pending: int = 2000, most_producers: int = 1000) -> None:
@@ -65,11 +64,11 @@ class MessageStates:
         """Take the next message.
 
         Args:
-            begin: Offset at which it begins.
-            uuid: Its UUID, or the zero UUID.
+            begin: Offset of the message's first byte.
+            uuid: UUID of the message, or the zero UUID.
 
         Returns:
-            Its state, and the states of earlier messages that were pending until now.
+            The message's state, and the final states of earlier messages that were pending.
         """
         clock, flags = get_clock(uuid), get_flags(uuid)
         if not clock or not uuid.int:
@@ -108,5 +107,5 @@ class MessageStates:
 
 
 def in_order(settled: Iterable[Settled]) -> list[tuple[str, str]]:
-    """Return settled messages as the page takes them: texts of their offsets, and states."""
+    """Return settled messages in the page's form: offsets in decimal digits, and states."""
     return [(str(each.begin), each.state) for each in settled]

@@ -27,17 +27,17 @@ _SHOWN_BYTES: Final = 2 << 10
 
 
 class TailForm(Protocol):
-    """Makes events of content."""
+    """Converts content to events."""
 
     recent_bytes: int
     """Bytes before the write head at which a tail begins."""
 
     def begin(self, offset: int) -> None:
-        """Note where the next content begins, if it isn't where the content before ended."""
+        """Set the offset of the next content, which doesn't follow the previous content."""
         ...
 
     def events(self, begin: int, content: bytes) -> Iterator[bytes]:
-        """Yield the events of content, each made in a time that is bounded."""
+        """Yield the events of content. Each event takes a bounded time."""
         ...
 
 
@@ -54,7 +54,7 @@ class TextForm:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def begin(self, offset: int) -> None:  # noqa: ARG002 - of the protocol.
-        """Forget a part of a character."""
+        """Drop the incomplete character of the previous content."""
         self._decoder.reset()
 
     def events(self, begin: int, content: bytes) -> Iterator[bytes]:
@@ -70,15 +70,15 @@ class ShownMessage(msgspec.Struct, frozen=True, rename="camel"):
     begin: str
     end: str
     state: str
-    """As of `State`; `unreadable` for bytes that are no message."""
+    """A `State`, or `unreadable` for bytes that aren't a message."""
     producer: str
     """ID of the producer as hexadecimal digits, or empty."""
     time: str
     """Time of the clock as ISO 8601, or empty."""
     text: str
-    """Its first bytes."""
+    """First bytes of the message."""
     is_cut: bool
-    """Whether there are more."""
+    """Whether the message has more bytes."""
 
 
 class MessageForm:
@@ -111,7 +111,7 @@ class MessageForm:
         self.begin(0)
 
     def begin(self, offset: int) -> None:
-        """Look for the next message, as content may begin within one."""
+        """Search for the next message: content may begin within a message."""
         self._decoder = self._framing.decoder(offset, max_frame_bytes=_FRAME_BYTES)
         self._is_within = offset > 0
 
@@ -190,11 +190,11 @@ def _messages_event(shown: list[ShownMessage], settled: list[Settled]) -> bytes:
 
 
 def tail_event(end: int, data: Any) -> bytes:
-    """Return an event: lines of JSON can't end it, whatever the content is.
+    """Return an event. Its data is one line of JSON, so that no content can end the event.
 
     Args:
         end: Offset after the content.
-        data: What the event is about.
+        data: Value of the event.
     """
     return b"id: %d\ndata: %b\n\n" % (end, msgspec.json.encode(data))
 

@@ -26,12 +26,12 @@ class TailLimits:
     """Bounds of live tails.
 
     Args:
-        count: Tails at a time, of all browsers.
+        count: Most concurrent tails, of all browsers.
         recent_bytes: Bytes before the write head at which a tail begins; None for its form's.
-        event_bytes: Content of an event.
-        quiet_seconds: Time without content after which an empty event is sent.
-        write_seconds: Time after which a browser that takes no more is cut off.
-        answer_seconds: Time within which the brokers tell the write head.
+        event_bytes: Most bytes of content of an event.
+        quiet_seconds: Seconds without content after which an empty event is sent.
+        write_seconds: Seconds after which a browser that doesn't receive is disconnected.
+        answer_seconds: Seconds within which a broker must answer with the write head.
     """
 
     count: int = 16
@@ -45,7 +45,8 @@ class TailLimits:
 class Tails:
     """Sends the newest content of journals to browsers, until they close the page.
 
-    Nothing is buffered for a slow browser: it slows the read down, and is cut off in the end.
+    Nothing is buffered for a slow browser: its read slows down, and the browser is disconnected
+    after `write_seconds`.
 
     Args:
         limits: Bounds.
@@ -79,9 +80,9 @@ class Tails:
             uuid_path: Members that lead to the UUID of a JSON document; empty for the usual one.
 
         Raises:
-            ValidationError: The journal has no messages that can be told apart.
+            ValidationError: The journal has no framing, or messages without UUIDs.
             HTTPServiceUnavailable: There are too many tails.
-            GazetteError: The brokers refuse.
+            GazetteError: A request to the brokers failed.
 
         Cancellation: aborts — the tail ends.
         """

@@ -33,23 +33,23 @@ class JournalRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FolderRow(msgspec.Struct, frozen=True, rename="camel"):
-    """Journals of the list whose names begin alike."""
+    """Journals of the list in one folder."""
 
     folder: str
-    """Beginning of their names, up to a slash."""
+    """Prefix of the journals' names, which ends in a slash."""
     journals: int
-    """How many there are."""
+    """Number of the journals."""
 
 
 class JournalPage(msgspec.Struct, frozen=True, rename="camel"):
     """A part of the list."""
 
     total: int
-    """Journals that the selector matches."""
+    """Number of journals that the selector matches."""
     matched: int
-    """Those of them that are in the folder, and whose name has the text."""
+    """Number of these journals in the folder whose name contains the text."""
     entries: int
-    """Rows altogether."""
+    """Number of all rows."""
     offset: int
     """Number of rows before the first one."""
     rows: tuple[JournalRow | FolderRow, ...]
@@ -60,9 +60,9 @@ class Head(msgspec.Struct, frozen=True, rename="camel"):
 
     name: str
     head: str
-    """Empty if it isn't known."""
+    """Offset in decimal digits; empty if it's unknown."""
     problem: str
-    """Why it isn't known, or empty."""
+    """Reason why the offset is unknown, or empty."""
 
 
 class StoreRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,11 +76,11 @@ class StoreRow(msgspec.Struct, frozen=True, rename="camel"):
     begin: str
     end: str
     newest: int
-    """Time of the last change of a file, in seconds of Unix; zero if there is none."""
+    """Unix seconds of the last change of a file; zero without files."""
 
 
 class JournalDetail(msgspec.Struct, frozen=True, rename="camel"):
-    """All about a journal."""
+    """Details of a journal."""
 
     row: JournalRow
     revision: str
@@ -92,7 +92,7 @@ class JournalDetail(msgspec.Struct, frozen=True, rename="camel"):
     head: str
     stores: tuple[StoreRow, ...]
     covered: str
-    """Bytes of distinct offsets that fragments have."""
+    """Bytes that fragments cover, each offset counted once."""
 
 
 def journal_row(journal: pb.ListResponse.Journal) -> JournalRow:
@@ -111,18 +111,18 @@ def journal_row(journal: pb.ListResponse.Journal) -> JournalRow:
 
 
 class ListWanted(msgspec.Struct, frozen=True):
-    """The part of a list that is asked for."""
+    """Requested part of a list."""
 
     offset: int
-    """Rows before the part."""
+    """Number of rows before the part."""
     limit: int
     """Most rows of the part."""
     folder: str = ""
-    """Beginning of names, up to a slash."""
+    """Prefix of names, which ends in a slash."""
     text: str = ""
-    """Text that names have, in any case."""
+    """Text that names must contain, ignoring case."""
     in_folders: bool = False
-    """Whether journals of further folders are one row each, unless there's a text."""
+    """Whether each subfolder is one row, unless there's a text."""
 
 
 def journal_page(
@@ -203,7 +203,7 @@ def _name(journal: pb.ListResponse.Journal) -> str:
 
 
 class FragmentSums:
-    """Sums of the fragments of a journal, by store. Fragments themselves aren't kept."""
+    """Sums of the fragments of a journal, by store. The fragments aren't kept."""
 
     def __init__(self) -> None:
         self._stores: dict[str, _StoreSum] = {}
@@ -225,7 +225,7 @@ class FragmentSums:
 
     @property
     def covered(self) -> int:
-        """Bytes of distinct offsets that fragments have."""
+        """Bytes that fragments cover, each offset counted once."""
         return self._covered
 
 
@@ -255,11 +255,11 @@ class _StoreSum:
 def journal_detail(
     journal: pb.ListResponse.Journal, fragments: FragmentSums, head: int
 ) -> JournalDetail:
-    """Return all about a journal.
+    """Return the details of a journal.
 
     Args:
-        journal: The journal as it's listed.
-        fragments: Its fragments.
+        journal: The listed journal.
+        fragments: Sums of its fragments.
         head: Its write head.
     """
     spec = journal.spec

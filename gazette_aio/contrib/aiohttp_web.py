@@ -26,14 +26,14 @@ CLIENT: Final = web.AppKey("gazette", JournalClient)
 def client_context(
     address: str | None = None, **options: Unpack[ClientOptions]
 ) -> Callable[[web.Application], AsyncIterator[None]]:
-    """Return a context that keeps one client for the life of an application.
+    """Return a context with one client for the life of an application.
 
-    At the end, also by SIGTERM, the server first lets requests end, for `shutdown_timeout` of
-    `web.run_app()`. The client then waits for pending appends for `drain_timeout` seconds, 30 by
-    default, and cancels the rest.
+    At the end, also after SIGTERM, the server first waits for requests, up to `shutdown_timeout` of
+    `web.run_app()`. The client then waits for pending appends, up to `drain_timeout` (30 seconds by
+    default), and cancels the rest.
 
     Args:
-        address: Endpoint of a broker, as of `connect()`.
+        address: Endpoint of a broker, as for `connect()`.
         **options: Options of `connect()`.
     """
 

@@ -41,24 +41,24 @@ def client_lifespan(
 ) -> Callable[[Starlette], AbstractAsyncContextManager[dict[str, Any]]]:
     """Return the lifespan of an application with one client, which all requests share.
 
-    At the end, also by SIGTERM, the server first lets requests end. The client then waits for
-    pending appends for `drain_timeout` seconds, 30 by default, and cancels the rest. A supervisor
-    has to wait as long before it kills the process.
+    At the end, also after SIGTERM, the server first waits for requests. The client then waits for
+    pending appends, up to `drain_timeout` (30 seconds by default), and cancels the rest. A
+    supervisor must wait at least as long before it kills the process.
 
-    A lifespan of yours enters the returned one, and yields its state:
+    Your own lifespan enters the returned lifespan, and yields its state:
 
         async with client_lifespan()(app) as state:
             yield state
 
     Args:
-        address: Endpoint of a broker, as of `connect()`.
+        address: Endpoint of a broker, as for `connect()`.
         **options: Options of `connect()`.
     """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[dict[str, Any]]:
         async with connect(address, **options) as client:
-            # Both: tests often run requests without the state of a lifespan.
+            # Set in both places: tests often run requests without the state of a lifespan.
             setattr(app.state, STATE, client)
             yield {STATE: client}
 

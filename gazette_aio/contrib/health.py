@@ -13,20 +13,20 @@ MOST_PENDING_BYTES: Final = 256 << 20
 PROBE_SECONDS: Final = 2.0
 
 _PROBE: Final = "name=gazette-aio/health"
-"""Selector of a journal that needn't exist."""
+"""Selector of a journal that doesn't have to exist."""
 
 
 def problems(
     client: JournalClient, *, max_pending_bytes: int = MOST_PENDING_BYTES
 ) -> tuple[str, ...]:
-    """Return what keeps a client from working, without a request: a readiness probe.
+    """Return the problems of a client, without a request: a readiness probe.
 
     Args:
         client: The client.
-        max_pending_bytes: Content of pending appends that is too much; 256 MiB by default.
+        max_pending_bytes: Most bytes of pending appends without a problem; 256 MiB by default.
 
     Returns:
-        Texts without secrets; empty if the client works, or wasn't used yet.
+        Texts without secrets; none if the client works, or wasn't used yet.
 
     Example:
         if found := problems(client):
@@ -40,7 +40,7 @@ def status_problems(status: ClientStatus, *, max_pending_bytes: int) -> tuple[st
 
     Args:
         status: Status of the client.
-        max_pending_bytes: Content of pending appends that is too much.
+        max_pending_bytes: Most bytes of pending appends without a problem.
     """
     found: list[str] = []
     if status.connection in ("transient_failure", "closed"):
@@ -63,15 +63,15 @@ async def probe(
     timeout: float = PROBE_SECONDS,  # noqa: ASYNC109 - The error tells what failed.
     max_pending_bytes: int = MOST_PENDING_BYTES,
 ) -> tuple[str, ...]:
-    """Return what keeps a client from working, and ask a broker whether it answers.
+    """Return the problems of a client, after a request to a broker.
 
-    Use it to start a service, or to decide that it gets requests; a service which is restarted
-    because its broker is away gains nothing. The token of the client needs to permit LIST.
+    Use this as a startup or readiness probe, not as a liveness probe: a restart of the service
+    doesn't help if its broker is away. The token of the client must permit LIST.
 
     Args:
         client: The client.
-        timeout: Seconds for the broker to answer; 2 by default.
-        max_pending_bytes: As of `problems()`.
+        timeout: Seconds to wait for the broker's answer; 2 by default.
+        max_pending_bytes: As for `problems()`.
 
     Cancellation: safe.
     """

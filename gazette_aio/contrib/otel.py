@@ -40,13 +40,13 @@ class OpenTelemetryTracing:
     | `gazette transaction` | the begin of a `Publisher.transaction()` | its last acknowledgement | `gazette.journals` |
     | `gazette consume` | the first message of a shard's transaction | its last acknowledgement | `gazette.shard`, `gazette.messages`, `gazette.bytes`, milliseconds of its phases |
 
-    Spans of a journal have it as `messaging.destination.name`. The span of a transaction is current
-    within its block. The span of a batch is a child of the span which was current for the first of
-    its appends. An error is the status of its span, without the chain of its causes. A read that
-    ends at the write head hasn't failed.
+    The attribute `messaging.destination.name` is the journal, if a span has one. The span of a
+    transaction is current within its block. The span of a batch is a child of the span that was
+    current for the first of its appends. An error is the status of its span, without the chain of
+    its causes. A read that ends at the write head hasn't failed.
 
     Args:
-        provider: Provider of the tracer; None for that of the process.
+        provider: Provider of the tracer; None for the provider of the process.
 
     Example:
         connect(tracing=OpenTelemetryTracing())
@@ -89,7 +89,7 @@ class _Span:
 
     Args:
         span: The span.
-        token: Undoes that it's current, or None.
+        token: Token to detach the span from the context, or None.
     """
 
     __slots__ = ("_span", "_token")
@@ -107,7 +107,7 @@ class _Span:
         if error is not None:
             self._span.set_attribute("error.type", type(error).__name__)
             if isinstance(error, Exception):
-                # Not as an exception, whose causes are texts of libraries: they show signed URLs.
+                # Not recorded as an exception: texts of its causes may have signed URLs.
                 self._span.set_status(trace.StatusCode.ERROR, str(error))
         self._span.end()
         if self._token is not None:

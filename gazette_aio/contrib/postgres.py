@@ -44,18 +44,18 @@ _STORE: Final = "UPDATE gazette_intents SET record = %s WHERE name = %s AND fenc
 
 
 class PostgresIntents:
-    """Log of a Publisher's transactions in a table, along with a state and with rows of yours.
+    """Log of a Publisher's transactions in a table, with a state and your own rows.
 
-    The name is the identity of the publisher: `recover()` takes it, and whoever held it before
-    fails with FencedError at its next commit, on any machine.
+    The name is the identity of the publisher. `recover()` acquires the name; the former holder, on
+    any machine, fails with FencedError at its next commit.
 
     Args:
-        connection: Connection with `autocommit=True`, which nothing else uses meanwhile. It isn't
+        connection: Connection with `autocommit=True`, for the exclusive use of the log. It isn't
             closed.
         name: Name of the log.
 
     Raises:
-        ConfigurationError: The connection doesn't commit by itself.
+        ConfigurationError: The connection isn't in autocommit mode.
     """
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], name: str) -> None:
@@ -71,30 +71,30 @@ class PostgresIntents:
 
     @property
     def state(self) -> State:
-        """State of the latest transaction recovered or committed, or None."""
+        """State of the latest recovered or committed transaction, or None."""
         return self._record.state
 
     def execute(self, query: LiteralString, parameters: Sequence[object] = ()) -> None:
-        """Have the open transaction execute a statement when it commits.
+        """Add a statement to the open transaction, which executes it at its commit.
 
         Args:
-            query: Statement, as `AsyncConnection.execute()` of psycopg takes it.
+            query: Statement, as for `AsyncConnection.execute()` of psycopg.
             parameters: Its parameters.
         """
         self._statements.append((query, parameters))
 
     async def recover(self, appends: AsyncJournalClient) -> State:
-        """Take the log, append the stored acknowledgements, and return the stored state.
+        """Acquire the log, append the stored acknowledgements, and return the stored state.
 
         Args:
-            appends: Service to append through.
-
-        Cancellation: safe — call again.
+            appends: Append service to use.
 
         Raises:
             FencedError: Another process has taken the log from this object.
             StoreError: The record can't be read, or is damaged.
             GazetteError: An append failed. Call again.
+
+        Cancellation: safe — call again.
         """
         self._check_fenced()
         try:
@@ -113,11 +113,11 @@ class PostgresIntents:
     async def require_recovered(self) -> None:
         """Raise if the log has to be recovered before a transaction.
 
-        Cancellation: safe.
-
         Raises:
             FencedError: Another process has taken the log.
             StoreError: `recover()` must be called.
+
+        Cancellation: safe.
         """
         self._check_fenced()
         if not self._fence or self._in_doubt:
@@ -127,17 +127,18 @@ class PostgresIntents:
     async def persist(self, intents: Sequence[AckIntent], state: State = None) -> None:
         """Store acknowledgements and state, and execute the statements, in one transaction.
 
-        Cancellation: poisons — it may or may not be stored; call `recover()`.
-
         Raises:
             FencedError: Another process has taken the log. Nothing is stored.
-            StoreError: A statement failed. It may be stored nevertheless; call `recover()`.
+            StoreError: A statement failed. The transaction may be stored nevertheless; call
+                `recover()`.
+
+        Cancellation: poisons — the transaction may be stored; call `recover()`.
         """
         content = encode_record(intents, state)
         self._in_doubt = True
         try:
             async with self._connection.transaction():
-                # First of all, so that the statements of a former owner wait, and then fail.
+                # First, so that the statements of a former owner wait, and then fail.
                 stored = await self._connection.execute(_STORE, (content, self.name, self._fence))
                 if stored.rowcount != 1:
                     self._fenced = True
@@ -149,10 +150,16 @@ class PostgresIntents:
         self._record = decode_record(content)
 
     async def decide(self, appends: AsyncJournalClient) -> None:
-        """Do nothing: what is stored is decided."""
+        """Do nothing: stored acknowledgements are decided.
+
+        Cancellation: safe — never suspends.
+        """
 
     async def mark_written(self) -> None:
-        """Note that the acknowledgements were appended. `recover()` repeats them in any case."""
+        """Record that the acknowledgements were appended. `recover()` repeats them anyway.
+
+        Cancellation: safe — never suspends.
+        """
         self._in_doubt = False
 
     def _check_fenced(self) -> None:

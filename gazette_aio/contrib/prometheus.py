@@ -1,6 +1,6 @@
 """Metrics of clients and of embedded brokers for Prometheus, with Gazette's names.
 
-Those of consumers are `gazette_aio.consumer.service.metrics.ConsumerMetrics`.
+Consumers have `gazette_aio.consumer.service.metrics.ConsumerMetrics`.
 
 Needs the extra `metrics`: `pip install "gazette-aio[metrics]"`.
 """
@@ -69,7 +69,7 @@ class PrometheusMetrics:
     Args:
         registry: Registry of the counters, or None for the registry of the process.
         prefix: Prefix of the names.
-        max_journals: Greatest number of journals with counters.
+        max_journals: Most journals with counters.
 
     Raises:
         ValueError: The registry has counters with these names.
@@ -111,7 +111,7 @@ class PrometheusMetrics:
         self._of(journal).appended.inc(count)
 
     def read_bytes(self, journal: str, count: int) -> None:
-        """Count bytes which a reader returned."""
+        """Count bytes that a reader returned."""
         self._of(journal).read.inc(count)
 
     def fragment_open(
@@ -179,8 +179,8 @@ class BrokerCollector(Collector):
         gazette_store_health_check_total
         gazette_write_head{journal}
 
-    They are those of `/debug/metrics` of the broker's HTTP gateway, which `gazette-aio serve` has,
-    too. Values are read when they're collected; nothing is counted anew.
+    The HTTP gateway of a broker, and of `gazette-aio serve`, has the same metrics at
+    `/debug/metrics`. Values are read when the registry collects them.
 
     Args:
         broker: The broker, started or not.
@@ -198,11 +198,11 @@ class BrokerCollector(Collector):
         (REGISTRY if registry is None else registry).register(self)
 
     def describe(self) -> list[Metric]:
-        """Return the metrics without values, as a registry needs to find names that clash."""
+        """Return the metrics without values, for the registry's check of names."""
         return [_metric(each) for each in FAMILIES]
 
     def collect(self) -> Iterator[Metric]:
-        """Return the present values; none if the broker isn't running."""
+        """Yield the present metrics; none if the broker isn't running."""
         try:
             stats = self._broker.stats()
         except RuntimeError:
@@ -222,6 +222,7 @@ def _metric(family: Family) -> Metric:
     name, about = family.name, family.about
     if family.is_gauge:
         return Metric(name, about, "gauge")
-    # Wire: expositions add `_total` to names of counters, and some of Gazette's do without it.
+    # Wire: expositions add `_total` to names of counters, but some of Gazette's names don't have
+    # it.
     stem = name.removesuffix("_total")
     return Metric(stem, about, "unknown" if stem == name else "counter")

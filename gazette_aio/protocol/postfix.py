@@ -1,7 +1,7 @@
 """Path postfixes of persisted fragments, which lay out stores for other tools.
 
 A template such as `date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}` is evaluated when a
-fragment is persisted. A subset of the template language is supported, and anything else refused, so
+fragment is persisted. A subset of the template language is supported. Anything else is refused, so
 that no wrong path is written.
 """
 

@@ -100,7 +100,7 @@ def _parse(text: str) -> bytes:
 
 
 def is_selector_expression(text: str) -> bool:
-    """Return whether a text that was given as a name is a selector: it has an operator, and parses.
+    """Tell whether a text that may be a name is a selector: it has an operator, and parses.
 
     Some texts are both: `tier=hot` is a valid name of a journal.
     """

@@ -1,4 +1,4 @@
-"""Texts of enum values for people, who may look at servers that are newer than this library."""
+"""Texts of enum values, including values of newer servers that this library doesn't know."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def shown_name(enum: Any, number: int) -> str:
-    """Return the name of an enum value, or `UNKNOWN(7)` of a value that isn't known here.
+    """Return the name of an enum value, or a text such as `UNKNOWN(7)` for an unknown value.
 
     Args:
         enum: A generated enum.

@@ -29,7 +29,7 @@ class StatusError(GazetteError):
     """Endpoint that the client called; empty if it isn't known."""
 
     subject: ClassVar[str]
-    """Attribute with the name that the request was about, which is its kind too."""
+    """Attribute with the name of the journal or shard: `journal` or `shard`."""
     statuses: ClassVar[Any]
     """Enum of the statuses."""
     classes: ClassVar[dict[int, type[Any]]]
@@ -58,7 +58,7 @@ class StatusError(GazetteError):
 
     @property
     def text_without_endpoint(self) -> str:
-        """The text for those who are to learn what failed, but not which server said so."""
+        """Text of the error without the endpoint of the server."""
         return self._text("")
 
     def _text(self, endpoint: str) -> str:
@@ -76,9 +76,9 @@ class StatusError(GazetteError):
 
 
 def text_without_endpoint(error: BaseException) -> str:
-    """Return the text of an error, in which a status doesn't name the endpoint that sent it.
+    """Return the text of an error, without the server's endpoint if the error is a status.
 
-    Statuses of shards have this text. Servers come and go, and what failed stays the same.
+    Statuses of shards have this text, which stays the same when another server fails alike.
     """
     return error.text_without_endpoint if isinstance(error, StatusError) else str(error)
 
@@ -134,7 +134,7 @@ class NotJournalPrimaryBrokerError(
 class InsufficientJournalBrokersError(
     BrokerStatusError, status=pb.Status.INSUFFICIENT_JOURNAL_BROKERS, retryable=True
 ):
-    """The journal has fewer brokers than its replication."""
+    """The journal has fewer brokers than its replication requires."""
 
 
 class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROKER, retryable=True):

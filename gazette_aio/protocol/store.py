@@ -105,7 +105,7 @@ def parse_fragment_store(text: str) -> FragmentStoreURL:
 
 
 def join_below(root: str, *parts: str) -> str:
-    """Join relative paths to a root directory, and refuse paths which leave it.
+    """Join relative paths to a root directory, and refuse paths that leave it.
 
     Each part must stay below the parts before it. The check is lexical: the caller must handle
     symbolic links.

@@ -11,7 +11,7 @@ _MORE = 0x80
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the varint of a number, which isn't negative."""
+    """Return the varint of a number of 0 or more."""
     if value < _MORE:
         return bytes((value,))
     encoded = bytearray()
@@ -28,8 +28,8 @@ def decode_varint(
     """Return the number at a position, and the position after it.
 
     Args:
-        data: Bytes which the number is part of.
-        position: Where the number begins.
+        data: Bytes that contain the number.
+        position: Index of the number's first byte.
         max_bytes: Length of the longest number to accept.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A gRPC server of ours: address, limits, TLS, calls, planned stop, and the process around it.
+"""gRPC servers of brokers and consumers: address, limits, TLS, calls, planned stop, and process.
 
-Shared by all servers: brokers, and consumers. Imports `aio` and `protocol`.
+Imports `aio` and `protocol`.
 """

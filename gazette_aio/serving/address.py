@@ -1,4 +1,4 @@
-"""Addresses of a server: as options give them, as sockets take them, and as URLs have them."""
+"""Addresses of a server, in the forms of options, sockets and URLs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_port(text: str) -> int | Path:
     """Return the port, or the path of the Unix socket, of `8080` or `unix:///path`.
 
     Raises:
-        ValueError: If it's neither.
+        ValueError: The text is neither.
     """
     if text.startswith("unix://"):
         path = text.removeprefix("unix://")
@@ -52,7 +52,7 @@ def http_origin(url: str, *, bare: bool = False) -> str:
         bare: Whether the URL must not have a path either.
 
     Raises:
-        ValueError: If it isn't one.
+        ValueError: The text isn't such a URL.
     """
     match = _HTTP_URL.fullmatch(url)
     if match is None or (bare and match[4] not in (None, "/")):

@@ -1,4 +1,4 @@
-"""Keys of a server, as its options give them."""
+"""Keys of a server, from its options."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def read_auth(keys: str | None, path: Path | None) -> pb.KeyedAuth | None:
-    """Return what signs and verifies tokens by keys, or None if there are none. Blocks.
+    """Return the authorizer and verifier of keys, or None without keys. Blocks.
 
     Args:
         keys: Base64 keys, separated by commas or blanks; empty or None for none.
-        path: File of the keys, in place of them.
+        path: File of the keys, instead of `keys`.
 
     Raises:
         ConfigurationError: The file can't be read, or keys are invalid.

@@ -34,7 +34,7 @@ _FAILED = "<error>"
 
 
 class CallCounts:
-    """Counts of calls, whichever front end they come by."""
+    """Counts of calls of all front ends."""
 
     def __init__(self) -> None:
         self.started: Counter[str] = Counter()
@@ -100,10 +100,10 @@ async def answer_call(
         drain: Planned stop of the server.
         context: The call.
         call: Serves the call; raises RpcError for a code and a text.
-        messages: Messages of a client which streams them.
+        messages: Messages of the client, if the client streams them.
 
     Raises:
-        AbortError: If `call` fails, for the gRPC library.
+        AbortError: `call` failed. The gRPC library expects this error.
 
     Cancellation: safe if `call` is.
     """
@@ -134,7 +134,7 @@ async def answer_call(
 
 
 class CallsOfOthers(grpc.aio.ServerInterceptor):
-    """Has a planned stop know the calls of services that know nothing of it.
+    """Registers the calls of other services, such as health checks, with a planned stop.
 
     Args:
         drain: Planned stop of the server.
@@ -149,7 +149,7 @@ class CallsOfOthers(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler | None:
-        """Take note of a call in progress, or return what refuses it.
+        """Register a call, or return a handler that refuses the call.
 
         Cancellation: safe.
         """
@@ -169,7 +169,7 @@ def parse_request(cls: type[M], message: bytes) -> M:
     """Return the request of serialized bytes.
 
     Raises:
-        RpcError: If the bytes don't parse.
+        RpcError: The bytes don't parse.
     """
     try:
         return cls.FromString(message)
@@ -189,7 +189,7 @@ def verified_claims(
         now: Unix seconds.
 
     Raises:
-        RpcError: If the call isn't authorized.
+        RpcError: The call isn't authorized.
     """
     try:
         return verifier.verify(header, capability, now)

@@ -1,9 +1,9 @@
-"""Connections of a server of this process, ended so that clients know what became of their calls.
+"""Connections of a server of this process, ended so that clients know the outcome of each call.
 
-The gRPC library doesn't hand out its sockets, and ends a connection by cancelling the calls which
-it hasn't passed on: to clients that's a failure of unknown outcome, which they don't repeat. So the
-sockets are found among the descriptors of the process. A half-closed connection ends the calls on
-it as UNAVAILABLE, after all bytes that were written to it.
+The gRPC library doesn't expose its sockets. It ends a connection by cancelling the calls that it
+hasn't passed on: for clients, the outcome of such a call is unknown, so that they don't repeat it.
+So this module finds the sockets among the descriptors of the process, and half-closes them. The
+calls of a half-closed connection end as UNAVAILABLE, after all bytes that were written to it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _QUEUES: Final = (termios.TIOCOUTQ, termios.FIONREAD)
 
 
 class Connections:
-    """The sockets of a server: those it listens on, and those of its clients.
+    """Listening sockets of a server, and the sockets of its clients.
 
-    Where the system doesn't list descriptors, there are none.
+    Where the system doesn't list descriptors, the object has no sockets.
 
     Args:
         host: Host which the server listens on; a name or a wildcard stands for any address.
-        port: Its port, or the path of its Unix socket.
+        port: Port of the server, or the path of its Unix socket.
     """
 
     def __init__(self, host: str, port: int | Path) -> None:
@@ -46,7 +46,7 @@ class Connections:
         return f"<Connections {self._port}>"
 
     def refuse(self) -> None:
-        """End the listening. Clients that weren't accepted see a refused connection."""
+        """Stop listening. The system refuses clients that weren't accepted."""
         for number, each in self._sockets():
             if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 # The library logs an error of a listener that's shut down, and not all systems do
@@ -55,13 +55,13 @@ class Connections:
                     os.dup2(unused.fileno(), number, inheritable=False)
 
     async def finish(self, longest: float) -> None:
-        """Half-close each connection once no bytes are on their way, until all are gone.
+        """Half-close each connection once no bytes are in transit, and wait until all are closed.
 
-        A client reads to the end, and closes its half. If it learned of the end by writing, it
-        wouldn't read what was answered.
+        A client reads to the end, and closes its half. A client that noticed the end by a failed
+        write would not read the answers.
 
         Args:
-            longest: Most seconds to wait. Then the rest is half-closed as it is.
+            longest: Most seconds to wait. Then the remaining connections are half-closed at once.
 
         Cancellation: safe — connections are left as they are.
         """
@@ -73,7 +73,7 @@ class Connections:
             await asyncio.sleep(_LOOK_SECONDS)  # No event tells of the library's sockets.
 
     def _half_close(self, *, even_busy: bool) -> int:
-        """Half-close connections, and return how many there are."""
+        """Half-close connections, and return the number of open connections."""
         count = 0
         for _, each in self._sockets():
             if _has_peer(each):
@@ -84,7 +84,7 @@ class Connections:
         return count
 
     def _sockets(self) -> Generator[tuple[int, socket.socket]]:
-        """Return descriptors and their sockets, which share all but the number."""
+        """Yield descriptors and their sockets, which are duplicates of the descriptors."""
         try:
             names = os.listdir(_DESCRIPTORS)  # noqa: PTH208  # Numbers are what's wanted.
         except OSError:
@@ -94,7 +94,8 @@ class Connections:
                 number = int(name)
                 if not stat.S_ISSOCK(os.fstat(number).st_mode):
                     continue
-                # Race: the library may close it at any time, and its number be taken by another.
+                # Race: the library may close the socket at any time, and another file may get its
+                # number.
                 with socket.socket(fileno=os.dup(number)) as each:
                     if self._is_own(each):
                         yield number, each
@@ -140,7 +141,7 @@ def _has_peer(each: socket.socket) -> bool:
 
 
 def _is_busy(each: socket.socket) -> bool:
-    """Return whether there are bytes that either side hasn't got yet, as far as is known."""
+    """Return whether bytes are known to be in transit in either direction."""
     try:
         return any(any(fcntl.ioctl(each, queue, bytes(4))) for queue in _QUEUES)
     except OSError:

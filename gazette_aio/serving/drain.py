@@ -1,4 +1,4 @@
-"""Planned stop of a server: calls in progress are served, and all others refused by name."""
+"""Planned stop of a server: calls in progress are served, and other calls are refused."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ UNWIND_SECONDS = 10.0
 
 
 class Drain:
-    """Knows the calls of a server, and refuses new ones during its planned stop.
+    """Calls in progress of a server, and the refusal of new calls during its planned stop.
 
-    No outcome depends on how long anything takes: a call either is in progress when the stop
-    begins, and is waited for until its answer is written, or is refused, and has no effect.
+    No outcome depends on timing. A call that is in progress when the stop begins is awaited until
+    its answer is written. Any other call is refused, and has no effect.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Drain:
     # Calls, each in the task of the gRPC library that serves it
 
     def enter(self) -> asyncio.Task[Any]:
-        """Take note of a call that begins; return its task, for `leave`."""
+        """Register a call that begins, and return its task for `leave`."""
         task = asyncio.current_task()
         assert task is not None, "outside of a task"
         self._serving.add(task)
@@ -47,7 +47,7 @@ class Drain:
         return task
 
     def leave(self, task: asyncio.Task[Any]) -> None:
-        """Take note of a call that ends. The task ends once the answer is written."""
+        """Unregister a call that ends. The task ends once the answer is written."""
         self._serving.discard(task)
         self._answering.add(task)
 
@@ -55,7 +55,7 @@ class Drain:
         """Refuse a call, or leave it without an answer once connections are being ended.
 
         Args:
-            messages: Messages of a client which streams them.
+            messages: Messages of the client, if the client streams them.
 
         Raises:
             RpcError: UNAVAILABLE.
@@ -74,7 +74,7 @@ class Drain:
         raise self._refusal()
 
     def refusal(self) -> RpcError | None:
-        """Return the failure of a call that was just cancelled, if this stop did it."""
+        """Return the failure of a call that was just cancelled, if this stop cancelled it."""
         return self._refusal() if self._is_cut else None
 
     def _refusal(self) -> RpcError:

@@ -1,4 +1,4 @@
-"""Server of the gRPC library, which tells when it stops to serve."""
+"""Server of the gRPC library, which reports the end of its serving loop."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def library_server(
 ) -> grpc.aio.Server:
     """Return a server of `grpc.aio`.
 
-    Wire: one request whose path isn't UTF-8 ends the loop in which the library takes requests, in
-    1.85 but not in 1.71, and no public part of it tells. So that loop is observed.
+    Wire: in grpcio 1.85, but not in 1.71, one request whose path isn't UTF-8 ends the loop in which
+    the library accepts requests. No public API reports the end, so this server observes the loop.
 
     Args:
         interceptors: Interceptors of calls.
         options: Arguments of the library.
-        on_failure: Called when the loop fails. The server takes no further requests then, and has
+        on_failure: Called when the loop fails. The server accepts no further requests then, and has
             to be stopped.
     """
     # Guard: without it, the library is built in another way.
@@ -48,7 +48,7 @@ _Base: Any = getattr(importlib.import_module("grpc._cython.cygrpc"), "AioServer"
 
 
 class _ObservedServer(_Base):  # type: ignore[misc]
-    """The library's own server, whose loop ends without an error."""
+    """Server of the library whose loop reports its failure, and ends without an error."""
 
     on_failure: Callable[[Exception], object]
 

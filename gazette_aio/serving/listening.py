@@ -1,4 +1,4 @@
-"""Addresses to listen on: one port for all of a host, and why one can't be had."""
+"""Addresses to listen on: one port for all addresses of a host, and reasons of failures."""
 
 from __future__ import annotations
 

@@ -30,7 +30,10 @@ class Served(Protocol):
     """A server run by a process."""
 
     async def start(self) -> None:
-        """Begin to serve."""
+        """Begin to serve.
+
+        Cancellation: safe, if `stop()` is called.
+        """
         ...
 
     def ready(self) -> Mapping[str, object]:
@@ -38,11 +41,17 @@ class Served(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Persist as much as possible before the end."""
+        """Persist as much as possible before the end.
+
+        Cancellation: safe — what is left stays for the next start.
+        """
         ...
 
     async def stop(self, grace: float) -> None:
-        """End calls within `grace` seconds, and release everything. Idempotent."""
+        """End calls within `grace` seconds, and release everything. Idempotent.
+
+        Cancellation: safe — call again.
+        """
         ...
 
 
@@ -56,7 +65,7 @@ async def run_until_signal(
     while the server runs; an older file is removed first.
 
     Raises:
-        Exception: What `server.start` raises.
+        Exception: The error of `server.start()`.
 
     Cancellation: safe — the server is stopped.
     """

@@ -43,7 +43,7 @@ class ServerLimits:
     max_metadata_bytes: int = 64 << 10
     """Longest metadata of a call: tokens travel there, and claims with many selectors are long."""
     max_pending_calls: int = 1 << 14
-    """Calls which may wait to be looked at. The library cancels calls at random beyond that."""
+    """Calls that may wait to be served. Beyond this limit, the library cancels calls at random."""
 
 
 class GrpcServer:
@@ -53,8 +53,8 @@ class GrpcServer:
         handlers: The services.
         drain: Knows the calls of these services, and refuses them during a planned stop.
         limits: Limits of calls.
-        health: Health service among `handlers`, which ends with the server.
-        others: Whether there may be services which know nothing of the drain.
+        health: Health service among `handlers`; it reports the end of the server.
+        others: Whether there may be services that don't register calls with the drain.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GrpcServer:
             credentials: Credentials of TLS; None is plaintext.
 
         Raises:
-            ConfigurationError: If the address can't be listened on.
+            ConfigurationError: The address can't be listened on.
         """
         port = self._bind(host, port, credentials)
         self._connections = Connections(host, port)
@@ -128,7 +128,7 @@ class GrpcServer:
             mode: Permissions of its file.
 
         Raises:
-            ConfigurationError: If the path can't be listened on.
+            ConfigurationError: The path can't be listened on.
 
         Cancellation: safe.
         """
@@ -159,7 +159,7 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Serve the calls in progress within `grace` seconds, refuse all others, and end.
 
-        Idempotent. Clients see what isn't served as UNAVAILABLE.
+        Idempotent. Calls that aren't served fail as UNAVAILABLE.
 
         Cancellation: safe — takes effect when the server has ended.
         """
@@ -198,7 +198,7 @@ class GrpcServer:
         return server
 
     def _fail(self, error: Exception) -> None:
-        """Begin to serve anew. The library has stopped to, in the midst of a request."""
+        """Replace the library's server, which stopped serving because of a request."""
         if self._is_started and (server := self._server) is not None:
             _logger.error(
                 "the gRPC library can't read a request, and stopped serving: it's started anew",

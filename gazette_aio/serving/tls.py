@@ -19,7 +19,7 @@ class TLSFiles:
     """Files in PEM format, by the names of users' options.
 
     Raises:
-        ConfigurationError: If only some of the required files are given.
+        ConfigurationError: Some of the required files are missing.
     """
 
     server_cert_file: Path | None = None
@@ -27,7 +27,7 @@ class TLSFiles:
     server_cert_key_file: Path | None = None
     """Private key of the certificate."""
     server_ca_file: Path | None = None
-    """Authorities one of which must have certified each client; None asks for no certificate."""
+    """Authorities of the certificates of clients; None if clients need no certificate."""
 
     def __post_init__(self) -> None:
         if (self.server_cert_file is None) != (self.server_cert_key_file is None):
@@ -64,7 +64,7 @@ def read_tls(files: TLSFiles) -> ServerTLS | None:
     """Return the TLS of a server, or None if no certificate is named. Blocks.
 
     Raises:
-        ConfigurationError: If a file can't be read or is invalid; the text names the file.
+        ConfigurationError: A file can't be read or is invalid; the text names the file.
     """
     certificate_file = files.server_cert_file
     key_file = files.server_cert_key_file

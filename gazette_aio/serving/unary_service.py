@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class UnaryService:
     """A service whose methods have one request and one response each.
 
-    Each call is counted, held during a planned stop, and authorized before its request is looked
-    at. An RpcError ends the call by its code.
+    Each call is counted, registered with the planned stop, and authorized before its request is
+    parsed. An RpcError ends the call with its code.
 
     Args:
         name: Full name of the service.

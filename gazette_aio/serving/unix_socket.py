@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.01
 
 
 class UnixSocket:
-    """A path to listen on. Nothing is done until `bind`.
+    """A path to listen on. The constructor does nothing.
 
     Args:
         path: Absolute path of the socket.
@@ -43,7 +43,7 @@ class UnixSocket:
         """Call `listen` if no server listens on the path. A stale file is removed first.
 
         Raises:
-            ConfigurationError: If a server listens, or the path isn't a socket or can't be used.
+            ConfigurationError: A server listens, or the path isn't a socket or can't be used.
 
         Cancellation: safe.
         """
@@ -88,7 +88,7 @@ def check_socket_path(path: str) -> None:
     """Check the path of a socket.
 
     Raises:
-        ConfigurationError: If it isn't absolute, is too long, or can't be part of a URL.
+        ConfigurationError: The path isn't absolute, is too long, or can't be part of a URL.
     """
     if not path.startswith("/"):
         raise pb.ConfigurationError(f"socket must be an absolute path (not {path})")

@@ -1,4 +1,4 @@
-"""Tools for tests of programs which use Gazette: brokers, faults, checks of stores and leaks."""
+"""Tools for tests of programs that use Gazette: brokers, faults, checks of stores and leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Harness for tests of consumers: members of this process, and waiting for what they do."""
+"""Harness for tests of consumers: members in this process, and waits for their progress."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ async def consumer_harness(
 
     Args:
         application: Application of members that are started without one of their own.
-        client: Client of brokers; None for one of an embedded broker.
-        store: Store of the group, such as an EtcdStore; None for one in memory.
+        client: Client of the brokers; None starts an embedded broker.
+        store: Key-value store of the group, such as an EtcdStore; None for a store in memory.
+
+    Cancellation: safe — the members are stopped.
 
     Example:
         async with consumer_harness(WordCount()) as harness:
@@ -71,7 +73,7 @@ async def consumer_harness(
 
 
 class ConsumerHarness(Owner):
-    """Members of a consumer, made by `consumer_harness()`, which share a group and its brokers."""
+    """Members of a consumer that share a group and brokers. Made by `consumer_harness()`."""
 
     def __init__(
         self,
@@ -101,13 +103,13 @@ class ConsumerHarness(Owner):
         id: str = "",  # noqa: A002 - As the option of members.
         limit: int = 100,
     ) -> Service:
-        """Start a member, and return it once it has joined the group.
+        """Start a member, and return it after it has joined the group.
 
         Args:
-            application: What its shards run; None for that of the harness.
-            zone: Its zone.
-            id: Its name within the zone; empty for `member-1` and so on.
-            limit: Most shards which it may be assigned.
+            application: Application of the member's shards; None for the harness's application.
+            zone: Zone of the member.
+            id: Name of the member within the zone; empty for `member-1` and so on.
+            limit: Most shards to assign to the member.
 
         Raises:
             ConfigurationError: There's no application.
@@ -134,10 +136,10 @@ class ConsumerHarness(Owner):
         return member
 
     async def stop_member(self, member: Service) -> bool:
-        """Let a member hand its shards over, and stop it; return whether all were handed over.
+        """Stop a member after it has handed over its shards; return whether all were handed over.
 
         Raises:
-            Exception: The member has failed, and is stopped.
+            Exception: The error with which the member failed. The member is stopped.
 
         Cancellation: safe — call again.
         """
@@ -152,9 +154,9 @@ class ConsumerHarness(Owner):
         return handed_over
 
     async def crash_member(self, member: Service) -> None:
-        """Stop a member at once. The group assigns its shards anew. Idempotent.
+        """Stop a member at once. The group assigns its shards again. Idempotent.
 
-        It returns once the other members know that this one is gone.
+        The method returns after the other members have seen the end of this member.
 
         Cancellation: safe — call again.
         """
@@ -183,7 +185,7 @@ class ConsumerHarness(Owner):
             await self.wait_for_primary(spec.id)
 
     async def wait_for_primary(self, shard: str) -> pb.Route:
-        """Wait until a shard has a primary that's ready, and return the shard's route.
+        """Wait until the primary of a shard is ready, and return the shard's route.
 
         Raises:
             RuntimeError: The primary has failed, or no member is running.
@@ -196,9 +198,9 @@ class ConsumerHarness(Owner):
                 return member.resolver.route(shard)
 
     async def wait_for_shards(self, selector: str = "") -> None:
-        """Wait until shards have consumed what is in their sources now.
+        """Wait until shards have consumed the present content of their sources.
 
-        Transactions that did so are fully acknowledged then.
+        The transactions of this content are then fully acknowledged.
 
         Args:
             selector: Selector of the shards; empty for all.
@@ -222,7 +224,7 @@ class ConsumerHarness(Owner):
             await stat_shard(self.shards, pc.StatRequest(shard=shard.spec.id, read_through=offsets))
 
     async def unassign(self, *shards: str) -> None:
-        """Remove the primaries of shards, which are then assigned anew.
+        """Remove the primaries of shards, so that the shards are assigned again.
 
         Cancellation: aborts — assignments may have been removed.
         """
@@ -235,7 +237,7 @@ class ConsumerHarness(Owner):
 
     @property
     def shards(self) -> ShardClient:
-        """Client of the members, by the first one that runs.
+        """Client of the first running member.
 
         Raises:
             RuntimeError: No member is running.
@@ -273,7 +275,7 @@ class ConsumerHarness(Owner):
 
 
 async def _until(member: Service, condition: Callable[[], bool]) -> bool:
-    """Wait until something that a member sees holds; return False if the member stops before.
+    """Wait until a condition on a member's view holds; return False if the member stops before.
 
     Cancellation: safe.
     """
@@ -299,7 +301,7 @@ async def _until(member: Service, condition: Callable[[], bool]) -> bool:
 
 
 def _has_primary(member: Service, shard: str) -> bool:
-    """Return whether a member sees a primary of a shard that's ready.
+    """Return whether a member sees a ready primary of a shard.
 
     Raises:
         RuntimeError: The primary has failed.
@@ -316,6 +318,6 @@ def _has_primary(member: Service, shard: str) -> bool:
 
 
 def _is_gone(member: Member, other: Service) -> bool:
-    """Return whether another member sees none of this identity, or a successor."""
+    """Return whether another member sees no member of this identity, or a successor."""
     shown = other.session.group.members.get(member.id)
     return shown is None or shown.create_revision != member.create_revision

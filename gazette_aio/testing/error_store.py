@@ -18,8 +18,8 @@ class ErrorStore:
     """Store whose calls fail, for tests of what a shard does then.
 
     Args:
-        start_commit_error: Error of commits; None if they succeed, at once and without effect.
-        restore_error: Error of restoring; None to restore an empty checkpoint.
+        start_commit_error: Error of commits; None if commits succeed, at once and without effect.
+        restore_error: Error of `restore_checkpoint()`; None to restore an empty checkpoint.
     """
 
     def __init__(
@@ -41,23 +41,23 @@ class ErrorStore:
         wait_for: Collection[OpFuture[Any]],  # noqa: ARG002
         /,
     ) -> OpFuture[None]:
-        """Return a commit which is done."""
+        """Return a commit that is done: successful, or failed with `start_commit_error`."""
         return finished_operation(self.start_commit_error)
 
     async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:  # noqa: ARG002
         """Return an empty checkpoint.
 
-        Cancellation: safe.
-
         Raises:
             Exception: `restore_error`, if it's set.
+
+        Cancellation: safe.
         """
         if self.restore_error is not None:
             raise self.restore_error
         return Checkpoint()
 
     async def destroy(self) -> None:
-        """Note that it was called.
+        """Set `is_destroyed`.
 
         Cancellation: safe.
         """

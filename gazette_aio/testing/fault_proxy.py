@@ -1,4 +1,4 @@
-"""TCP proxy which causes network faults."""
+"""TCP proxy that causes network faults."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Way:
             await self.changed.wait()
 
     def allowance(self) -> int:
-        """Return the number of bytes which may pass at once."""
+        """Return the number of bytes that may pass at once."""
         return (
             self.piece_bytes if self.bytes_left is None else min(self.piece_bytes, self.bytes_left)
         )
@@ -89,14 +89,15 @@ class FaultProxy(Owner):
     """A TCP proxy between clients and a server, with faults on demand; an async context manager.
 
     Lasting faults affect all connections, including later ones. A stall loses nothing: bytes arrive
-    after it. Connections which end lose the bytes in transit.
+    after the stall. Connections that end lose the bytes in transit.
 
-    Brokers report their endpoints, so that clients would bypass the proxy. Let the broker advertise
-    the proxy's address (`EmbeddedBroker(advertise=...)`), or pass `cache_size=0` to `connect()`.
+    Clients connect to the endpoints that brokers report, and would bypass the proxy. Let the broker
+    advertise the proxy's address (`EmbeddedBroker(advertise=...)`), or pass `cache_size=0` to
+    `connect()`.
 
     Args:
-        upstream: Endpoint of the server: `http`, `https` or `unix`. The attribute of this name
-            changes it for later connections; None refuses them.
+        upstream: Endpoint of the server: `http`, `https` or `unix`. Set the attribute `upstream` to
+            change the server of later connections; None refuses them.
         host: Address to listen on.
         port: Port to listen on; 0 chooses a free port, and keeps it.
 
@@ -144,7 +145,7 @@ class FaultProxy(Owner):
         return len(self._links)
 
     def passed_bytes(self, direction: Direction = Direction.BOTH) -> int:
-        """Return the number of bytes which have passed so far."""
+        """Return the number of bytes that have passed so far."""
         return sum(way.passed_bytes for way in self._chosen(direction))
 
     def stall(self, direction: Direction = Direction.BOTH) -> None:
@@ -154,14 +155,14 @@ class FaultProxy(Owner):
             way.changed.set()
 
     def trickle(self, piece_bytes: int = 1, direction: Direction = Direction.BOTH) -> None:
-        """Forward only so many bytes at a time, in separate packets."""
+        """Forward only `piece_bytes` at a time, in separate packets."""
         assert piece_bytes > 0, "nothing would pass"
         for way in self._chosen(direction):
             way.piece_bytes = piece_bytes
             way.changed.set()
 
     def delay(self, seconds: float, direction: Direction = Direction.BOTH) -> None:
-        """Delay all bytes by so many seconds, and forward at most 64 KiB in that time."""
+        """Delay all bytes by `seconds`, and forward at most 64 KiB in that time."""
         for way in self._chosen(direction):
             way.delay_seconds = seconds
             way.changed.set()
@@ -257,7 +258,7 @@ class FaultProxy(Owner):
             self.heal()
 
     async def start(self) -> None:
-        """Listen; after `aclose()`, on the same port again.
+        """Listen. After `aclose()`, the proxy listens on the same port again.
 
         Raises:
             OSError: The port is in use.
@@ -269,7 +270,7 @@ class FaultProxy(Owner):
         self._listener = listener = socket.create_server((self._host, self._port), family=family)
         listener.setblocking(False)  # noqa: FBT003
         self._port = listener.getsockname()[1]
-        # Race: closing a server of asyncio drops connections which it's accepting.
+        # Race: closing a server of asyncio drops connections that it's accepting.
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def aclose(self) -> None:
@@ -313,7 +314,7 @@ class FaultProxy(Owner):
             async with asyncio.timeout(_CONNECT_SECONDS):
                 link.server = server = await _connect(upstream)
             for way, (_, writer) in ((Direction.TO_CLIENT, client), (Direction.TO_SERVER, server)):
-                # Only bytes in this process may be lost between the sides.
+                # The proxy may lose only bytes that are in this process.
                 writer.transport.set_write_buffer_limits(0)
                 if way in link.ended:
                     writer.write_eof()

@@ -26,7 +26,7 @@ class FaultKind(enum.Enum):
     """Kinds of faults."""
 
     CUT = "cut"
-    """Connections close orderly, in the middle of their data."""
+    """Connections close without a reset, in the middle of their data."""
     RESET = "reset"
     """Connections are reset."""
     HALF_CLOSE = "half-close"
@@ -60,7 +60,7 @@ class Fault(NamedTuple):
 
 
 LASTING: Final = frozenset({FaultKind.STALL, FaultKind.TRICKLE, FaultKind.DELAY, FaultKind.REFUSE})
-"""Faults which last for a while; others happen once."""
+"""Faults that last for a while; other faults happen once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +68,10 @@ class Faults:
     """Distribution of random faults.
 
     Args:
-        kinds: Kinds to choose from. A kind which occurs twice is chosen twice as often.
+        kinds: Kinds to choose from. A kind that occurs twice is chosen twice as often.
         calm_seconds: Shortest and longest time before each fault.
         fault_seconds: Shortest and longest duration of a lasting fault.
-        most_bytes: Greatest number of bytes of `CUT_AFTER`.
+        most_bytes: Most bytes of `CUT_AFTER`.
     """
 
     kinds: Sequence[FaultKind] = tuple(FaultKind)

@@ -98,9 +98,10 @@ class Gazette:
 
         Args:
             name: Name of the topic, and prefix of its journals: `NAME/part-000` and so on.
-            adapter: Adapter of its messages; None for dictionaries as JSON.
+            adapter: Adapter of the messages; None for dictionaries as JSON.
             partitions: Number of journals; 1 by default.
-            key: Returns the key of a message, by which it's mapped to a journal. None for random.
+            key: Returns the key of a message, which decides its journal; None chooses journals at
+                random.
             content_type: Content type of the journals; JSON lines by default.
 
         Raises:
@@ -122,12 +123,12 @@ class Gazette:
         return Publisher(self.client.appends, topic.adapter)
 
     async def publish(self, topic: Topic[T], *messages: T) -> None:
-        """Publish messages that commit by themselves, and wait until they're written.
+        """Publish messages that commit by themselves, and wait until they are appended.
 
         Raises:
             GazetteError: A message couldn't be published.
 
-        Cancellation: aborts — some may have been published.
+        Cancellation: aborts — some messages may have been published.
         """
         publisher = self.publisher(topic)
         pending = [await publisher.publish_committed(topic.mapping, each) for each in messages]
@@ -135,9 +136,9 @@ class Gazette:
             await append
 
     async def committed(self, topic: Topic[T]) -> list[Envelope[T]]:
-        """Return the messages of a topic that are committed now, in the order of each journal.
+        """Return the messages of a topic that are committed now, each journal in its order.
 
-        Acknowledgements are left out.
+        Acknowledgements aren't included.
 
         Raises:
             GazetteError: A journal can't be read.

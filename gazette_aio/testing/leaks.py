@@ -29,14 +29,14 @@ _POOLED_THREADS: Final = ("AnyIO ", "asyncio_", "uvloop_", "ThreadPoolExecutor-"
 async def no_leaks(
     *, grace_seconds: float = 2.0, directory: Path | None = None
 ) -> AsyncGenerator[None]:
-    """Return an async context manager which fails if its block leaks.
+    """Return an async context manager that fails if its block leaks.
 
-    The check covers tasks which aren't done, threads which don't belong to a pool, open regular
-    files and connections, and new entries of `directory`. Young garbage is collected first, so that
-    unclosed objects warn. If the block raises, nothing is checked.
+    The check covers unfinished tasks, threads outside of pools, open regular files and connections,
+    and new entries of `directory`. Young garbage is collected first, so that unclosed objects warn.
+    If the block raises, nothing is checked.
 
     Args:
-        grace_seconds: Longest time to wait for objects which are ending, such as connections.
+        grace_seconds: Most seconds to wait for objects that are ending, such as connections.
         directory: Directory in which no new files may remain, such as `spool_directory`.
 
     Raises:
@@ -48,6 +48,8 @@ async def no_leaks(
             async with connect(broker.endpoint) as client:
                 await client.append("a/journal", b"content")
         ```
+
+    Cancellation: safe — nothing is checked.
     """
     tasks = asyncio.all_tasks()
     threads = set(threading.enumerate())
@@ -55,7 +57,7 @@ async def no_leaks(
     entries = _entries(directory)
     yield
     gc.collect(1)  # A full collection takes longer than most tests.
-    # Fixtures may end in another task than the one in which they began.
+    # Fixtures may begin and end in different tasks.
     if (current := asyncio.current_task()) is not None:
         tasks.add(current)
     deadline = time.monotonic() + grace_seconds
@@ -88,7 +90,7 @@ def _descriptors() -> dict[int, str]:
     found: dict[int, str] = {}
     for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
         number = int(entry.name)
-        # Race: the descriptor of the directory listing is closed by now, and others may be.
+        # Race: the descriptor of the directory listing is closed by now, and so may be others.
         with contextlib.suppress(OSError):
             if what := _describe(number):
                 found[number] = what

@@ -36,16 +36,16 @@ _CLOCK: Final = 0x1EB_0000_0000_0000_0
 
 
 def check_framing(framing: Framing, messages: Sequence[bytes]) -> None:
-    """Check that a framing keeps what `Framing` promises to readers and publishers.
+    """Check that a framing keeps the promises of `Framing` to readers and publishers.
 
-    It checks that frames are the messages, that they lie next to each other in the journal, that
-    they don't depend on how content is cut into chunks, what follows an end within a frame, a
-    jump and a frame that is too large, that content of no frames comes to an end, and that
-    declarations such as `suffix` hold.
+    Checked are: frames are the messages, and adjacent in the journal; frames don't depend on the
+    chunks of content; decoding continues after an incomplete frame, a jump of the offset and a
+    frame that is too large; decoding of content without frames ends; and declarations such as
+    `suffix` hold.
 
     Args:
         framing: The framing.
-        messages: Encoded messages, as of an adapter: at least two, of different lengths.
+        messages: Encoded messages, as an adapter returns them: at least two, of different lengths.
 
     Raises:
         AssertionError: The framing breaks a promise, which the text names.
@@ -201,19 +201,19 @@ def check_adapter(
     framing: Framing | None = None,
     equal: Callable[[T, T], bool] | None = None,
 ) -> None:
-    """Check that an adapter keeps what `Adapter` promises to readers and publishers.
+    """Check that an adapter keeps the promises of `Adapter` to readers and publishers.
 
-    It checks that messages return as they were encoded, with the UUID they were stamped with, that
-    they aren't modified, that acknowledgements have their UUID, that frames of a framing can hold
-    them, and that the optional protocols `FrameUUIDAdapter`, `StampingAdapter` and
-    `SplittingAdapter`, if the adapter has them, lead to the same bytes.
+    Checked are: decoded messages equal encoded messages, and have the same UUID; encoding doesn't
+    modify messages; acknowledgements have their UUID; frames of `framing` can hold the messages;
+    and the optional protocols `FrameUUIDAdapter`, `StampingAdapter` and `SplittingAdapter`, if the
+    adapter implements them, give the same bytes.
 
     Args:
         adapter: The adapter.
-        messages: Messages of its type: at least one.
-        framing: Framing of their journals, or None.
-        equal: Whether a message that was read is the one that was published; by default, whether
-            both are encoded to the same bytes.
+        messages: Messages of the adapter's type: at least one.
+        framing: Framing of the messages' journals; None skips its check.
+        equal: Returns whether a decoded message equals the encoded message; by default, both must
+            encode to the same bytes.
 
     Raises:
         AssertionError: The adapter breaks a promise, which the text names.
@@ -286,16 +286,16 @@ def _check_stamping(adapter: Adapter[Any], messages: Sequence[Any], producer: by
 
 
 def check_stream(envelopes: Iterable[Envelope[Any]]) -> None:
-    """Check that messages of a stream are there once, and in the order of their producers.
+    """Check that each message of a stream occurs once, and in the order of its producer.
 
-    It's for the output of a pipeline, as a `ReadCommittedIter` returns it. Acknowledgements and
-    messages without a UUID are left out.
+    Use this for the output of a pipeline, as a `ReadCommittedIter` returns it. Acknowledgements and
+    messages without a UUID are ignored.
 
     Args:
-        envelopes: Messages in the order in which they were read, of any number of journals.
+        envelopes: Messages of any number of journals, in the order of reading.
 
     Raises:
-        AssertionError: A message is there twice, or before an earlier one of its producer.
+        AssertionError: A message occurs twice, or before an earlier message of its producer.
     """
     latest: dict[tuple[str, bytes], Envelope[Any]] = {}
     for envelope in envelopes:

@@ -1,14 +1,14 @@
-"""Pytest plugin with fixtures for tests which need a broker.
+"""Pytest plugin with fixtures for tests that need a broker.
 
 Pytest loads the plugin where this package is installed. The fixtures work for tests of
-pytest-asyncio, in either of its modes, and for those of anyio's plugin, on its backend `asyncio`.
-Each test has a broker of its own, also with pytest-xdist.
+pytest-asyncio, in both of its modes, and for tests of anyio's plugin, on its backend `asyncio`.
+Each test has its own broker, also with pytest-xdist.
 
 `gazette` is a `Gazette`: broker, client, publishers and topics in one. `gazette_broker` is an
 `EmbeddedBroker` per test, in a temporary directory, on free ports of the loopback interface. It
 doesn't sync files, and has no HTTP gateway without the option `http_port=0`. `gazette_client` is a
 `JournalClient` of the broker. Options of the broker come from the fixture `gazette_broker_options`,
-which a project may override, and from the marker `gazette_broker`, which takes precedence:
+which a project may override, and from the marker `gazette_broker`. The marker takes precedence:
 
     @pytest.fixture
     def gazette_broker_options() -> dict[str, object]:
@@ -47,11 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """Leave the fixtures of anyio's tests to anyio, where pytest-asyncio would take them."""
+    """Leave the fixtures of anyio's tests to anyio; otherwise pytest-asyncio would run them."""
     function = fixturedef.func
     if function not in _FUNCTIONS or "anyio_backend" not in request.fixturenames:
         return (yield)
-    # A copy without the mark of pytest-asyncio, whose event loop isn't that of the test.
+    # A copy without the mark of pytest-asyncio, which would use another event loop.
     unmarked = FunctionType(function.__code__, function.__globals__, function.__name__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixturedef, "func", unmarked)
@@ -112,7 +112,7 @@ async def _gazette(
 
 
 def _is_auto(config: pytest.Config) -> bool:
-    """Return whether pytest-asyncio takes all coroutines."""
+    """Return whether pytest-asyncio runs all coroutine tests."""
     if not config.pluginmanager.has_plugin("asyncio"):
         return False
     mode: str = config.getoption("asyncio_mode", None) or config.getini("asyncio_mode")

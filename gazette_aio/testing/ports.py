@@ -1,4 +1,4 @@
-"""Ports for those who have to know theirs before anybody listens there."""
+"""Free ports for servers whose port must be known before they listen."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-# Below what systems give to those who ask for any port, and to clients: whoever connects to one of
-# those while nobody listens there may take it, or even meet itself.
+# Below the ephemeral ports, which systems give to clients and to servers that ask for any port. A
+# client that connects to such a port before its server listens may get the port itself.
 _PORTS: Final = range(18_000, 32_000)
 _CHANCE: Final = random.SystemRandom()
 _taken: Final[set[int]] = set()
 
 
 def free_port(count: int = 1) -> int:
-    """Return a port of the loopback interface where nobody listens.
+    """Return a free port of the loopback interface.
 
-    The same user's other processes aren't given it while this process lives.
+    While this process lives, calls in other processes of the same user return other ports.
 
     Args:
-        count: Ports which have to be free: this one and those that follow it.
+        count: Number of consecutive free ports, of which the first is returned.
 
     Raises:
         OSError: The file of locks in the directory for temporary files can't be opened.
@@ -36,12 +36,12 @@ def free_port(count: int = 1) -> int:
 
 
 def stays_open(descriptor: int) -> bool:
-    """Return whether a descriptor is that of the file of locks, which lives as long as ports do."""
+    """Return whether a descriptor is the file of locks, which stays open until the process ends."""
     return bool(_locks.cache_info().currsize) and descriptor == _locks()
 
 
 def _take(port: int) -> bool:
-    # Race: whoever gets a port listens there only seconds later.
+    # Race: the caller listens on the port only later.
     if port in _taken:
         return False
     try:
@@ -60,6 +60,6 @@ def _take(port: int) -> bool:
 
 @functools.cache
 def _locks() -> int:
-    """Descriptor of a file of which each port has a byte to lock. Locks end with their process."""
+    """Return the descriptor of a file with a byte to lock for each port, until the process ends."""
     path = Path(tempfile.gettempdir()) / f"gazette-aio-ports-{os.getuid()}.lock"
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

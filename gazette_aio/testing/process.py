@@ -1,4 +1,4 @@
-"""Broker process, which tests can stop, kill and restart."""
+"""Broker process that tests can stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STDERR_BYTES = 4096
 
 
 class _Ready(msgspec.Struct):
-    """Line which `gazette-aio serve` prints when it's ready."""
+    """Line that `gazette-aio serve` prints when it's ready."""
 
     endpoint: str
     http_endpoint: str | None = None
@@ -44,7 +44,7 @@ class BrokerProcess(Owner):
     """`gazette-aio serve` on a directory, as an async context manager.
 
     Args:
-        data_dir: Directory of the broker; created if it's missing, and kept.
+        data_dir: Directory of the broker; created if it's missing, and kept at the end.
         port: gRPC port; 0 chooses a free port at each start.
         options: Further command-line options of `gazette-aio serve`.
     """
@@ -88,7 +88,7 @@ class BrokerProcess(Owner):
         """Start the process, and wait until it serves.
 
         Raises:
-            ConfigurationError: The process ended; the text is its stderr.
+            ConfigurationError: The process ended. The text is its stderr.
 
         Cancellation: aborts — the process is killed.
         """
@@ -132,7 +132,7 @@ class BrokerProcess(Owner):
             return
         try:
             async with asyncio.timeout(_STOP_SECONDS):
-                # Race: the broker may be past handling a second signal.
+                # Race: the broker may not handle a second signal any more.
                 asked, self._asked_to_end = self._asked_to_end, True
                 await _end(running.process, None if asked else signal.SIGTERM)
         except TimeoutError:

@@ -25,12 +25,12 @@ S = TypeVar("S", bound=Store)
 T = TypeVar("T")
 
 _PATIENCE_SECONDS: Final = 0.1
-"""How long a commit is observed that has to wait. A store that keeps its word never fails by it."""
+"""Seconds for which a commit that must wait is observed. A correct store never fails this check."""
 
 _CANCELLATIONS: Final = 12
 
 _TURNS: Final = 2
-"""Turns of the event loop after which a task that ended has told so."""
+"""Turns of the event loop after which the end of a task is visible."""
 
 
 async def check_store(
@@ -41,26 +41,26 @@ async def check_store(
     exactly_once: bool = True,
     timeout: float = 30,  # noqa: ASYNC109 - Of each step, not of the whole.
 ) -> None:
-    """Check that a store keeps what `consumer.Store` promises to shards.
+    """Check that a store keeps the promises of `consumer.Store` to shards.
 
-    It checks that commits are atomic, wait for their dependencies and fail with them, that
-    restoring fences off other stores of the shard, what's left after a crash, after `destroy()`
-    and after cancellation, and transactions that overlap. Each part has shards of its own.
+    Checked are: commits are atomic, wait for their dependencies, and fail with them; restoring
+    fences other stores of the shard; the state after a crash, after `destroy()` and after a
+    cancellation is right; and transactions may overlap. Each part uses its own shards.
 
     Args:
-        make_store: Returns a new store of the shard, as `Application.new_store()` does. Stores of
-            one shard, of which several exist at a time, have to share their storage.
-        write: Sets the state, some text, within the current transaction, and begins that if need
-            be. Without it, only checkpoints are checked.
-        read: Returns the state; None if it was never set.
-        exactly_once: Whether changes and checkpoint commit as one. If False, changes may have
-            been written without their checkpoint.
-        timeout: Seconds after which a step of the store counts as hung; 30 by default.
+        make_store: Returns a new store of the shard, like `Application.new_store()`. Several stores
+            of one shard may exist at a time, and must share their storage.
+        write: Sets the state, a text, within the current transaction, which it begins if needed.
+            Without `write`, only checkpoints are checked.
+        read: Returns the state, or None if it was never set.
+        exactly_once: Whether changes and checkpoint commit atomically. If False, changes may be
+            written without their checkpoint.
+        timeout: Seconds after which a step of the store counts as hanging; 30 by default.
 
     Raises:
         AssertionError: The store breaks a promise, which the text names.
 
-    Cancellation: aborts — stores may be left behind.
+    Cancellation: aborts — stores may remain.
     """
     check = _Check(make_store, write, read, timeout, is_exact=exactly_once)
     for part in (
@@ -84,7 +84,7 @@ async def check_store(
 
 
 def checkpoint_of(number: int) -> Checkpoint:
-    """Return a checkpoint with all that checkpoints have."""
+    """Return a checkpoint with all fields set."""
     checkpoint = Checkpoint()
     source = checkpoint.sources["check/source;meta"]
     source.read_through = 1000 + number
@@ -151,7 +151,7 @@ class _Scene(Generic[S]):
             raise AssertionError(f"start_commit(): {error}") from error
 
     async def commit(self, store: S, number: int) -> None:
-        """Have a transaction, from its begin to its commit."""
+        """Run a transaction from its begin to its commit."""
         await self.write(store, number)
         error = await self.error(self.start(store, number))
         if error is not None:
@@ -163,12 +163,12 @@ class _Scene(Generic[S]):
         return commit.exception()
 
     async def expect(self, wanted: int | None, promise: str, *, ahead: int | None = None) -> S:
-        """Restore by a new store what has to be committed, and return the store.
+        """Check the restored state of a new store, and return the store.
 
         Args:
             wanted: Number of the latest commit, if any.
-            promise: What is broken otherwise.
-            ahead: Number whose state may be found if it isn't exactly once.
+            promise: Promise that is broken otherwise.
+            ahead: Number whose state is allowed too, unless the store is exactly-once.
         """
         store, checkpoint = await self.opened()
         _expect(checkpoint == (Checkpoint() if wanted is None else checkpoint_of(wanted)), promise)
@@ -256,7 +256,7 @@ class _Check(Generic[S]):
         _expect(
             isinstance(error, Exception), f"a commit fails with {error!r}, which isn't an Exception"
         )
-        # The failed store isn't destroyed: what it held must not be in the way.
+        # The failed store isn't destroyed: its resources must not block a new store.
         following = await scene.expect(
             number, "a commit takes effect although a dependency failed", ahead=9
         )
@@ -299,7 +299,7 @@ class _Check(Generic[S]):
         dependency = AsyncOperation()
         commit = scene.start(former, 2, dependency)
         owner = await scene.store()
-        # A store may make the second one wait for the commit of the first, or fence that off.
+        # The second store may wait for the commit of the first, or fence the first.
         restoring = asyncio.ensure_future(scene.restore(owner))
         await asyncio.wait((restoring,), timeout=_PATIENCE_SECONDS)
         dependency.resolve()
@@ -355,7 +355,7 @@ class _Check(Generic[S]):
         dependency = AsyncOperation()
         await scene.write(store, number)
         commit = scene.start(store, number, dependency)
-        # The change may wait for the commit, as long as that doesn't wait for it.
+        # The change may wait for the commit, unless the commit waits for the change.
         writing = asyncio.ensure_future(scene.write(store, number + 1))
         await asyncio.sleep(0)
         dependency.resolve()

@@ -1,7 +1,7 @@
 """Scripted broker: a gRPC server in this process, whose responses come from a test.
 
 The test receives each request of Read and Append, and provides each response. Other RPCs call
-functions which the test sets.
+functions that the test sets.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LACKS: Final[dict[Age, frozenset[tuple[str, str]]]] = {
         ("ReadRequest", "begin_mod_time"),
     },
 }
-"""Fields which a release doesn't know: neither in requests nor in responses."""
+"""Fields that a release doesn't know, in requests and responses."""
 
 _NEWER_STATUSES: Final = frozenset({pb.Status.SUSPENDED, pb.Status.FRAGMENT_STORE_UNHEALTHY})
 """Statuses unknown to releases before v0.101."""
@@ -92,15 +92,16 @@ class End(NamedTuple):
 class StubBroker(Owner):
     """A scripted broker, as an async context manager.
 
-    Closing the broker fails if the test left a request or a response in the queues, if an RPC is
-    still open, or if a scripted response has a status which the release doesn't know; unless the
-    test failed. If the client ended the last Read RPC early, the rest of its responses may be left.
+    Closing the broker fails if a request or a response is left in the queues, if an RPC is still
+    open, or if a scripted response has a status that the release doesn't know. Nothing of this is
+    checked if the test failed. If the client ended the last Read RPC early, the rest of its
+    responses may be left.
 
     Args:
         age: Release to imitate: `newest`; `v0.100` sends up to 1,000 journals per message of a
             listing, and knows neither FragmentStoreHealth nor suspension nor unhealthy stores;
             `v0.89` lists in one message, and knows neither watches nor selectors of prefixes.
-            Fields which a release doesn't know are removed from requests and responses.
+            Fields that a release doesn't know are removed from requests and responses.
         list_chunk: Journals per message of a listing; None for the default of `age`.
         zone: Zone of the broker.
         suffix: Name of the broker in its zone.
@@ -194,7 +195,7 @@ class StubBroker(Owner):
         Args:
             address: `host:port`, or `unix:` and an absolute path.
 
-        Cancellation: poisons.
+        Cancellation: poisons — use a new broker.
         """
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((self._handlers(),))
@@ -209,11 +210,11 @@ class StubBroker(Owner):
     async def stop(self, grace: float | None = None) -> None:
         """Stop listening, and abort RPCs after `grace` seconds. Idempotent.
 
-        Cancellation: safe — takes effect when it's done.
+        Cancellation: safe — takes effect after the stop.
         """
         server, self._server = self._server, None
         if server is not None:
-            # Invariant: grpcio doesn't continue a stop which was broken off.
+            # Invariant: grpcio doesn't continue a cancelled stop.
             await finish(server.stop(grace))
 
     async def aclose(self) -> None:
@@ -224,7 +225,7 @@ class StubBroker(Owner):
 
         Cancellation: safe.
         """
-        # RPCs which the client ended take a moment.
+        # RPCs that the client ended take a moment to end here.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_SECONDS):
                 await self._idle.wait()
@@ -281,7 +282,7 @@ class StubBroker(Owner):
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     def _aged(self, message: Any) -> Any:
-        """Return a response without fields which this release doesn't know."""
+        """Return a response without the fields that this release doesn't know."""
         if self.age == "newest" or not isinstance(message, Message):
             return message
         if (status := getattr(message, "status", pb.Status.OK)) in _NEWER_STATUSES:
@@ -292,7 +293,7 @@ class StubBroker(Owner):
         return copy
 
     def _seen(self, request: T) -> T:
-        """Return a request without fields which this release doesn't know."""
+        """Return a request without the fields that this release doesn't know."""
         if self.age != "newest":
             assert isinstance(request, Message)
             _forget(request, _LACKS[self.age])

@@ -48,7 +48,7 @@ class StubShard:
 
     @property
     def assignment(self) -> Assignment:
-        """There's none.
+        """Raise, because the stub has no assignment.
 
         Raises:
             RuntimeError: Always.
@@ -57,7 +57,7 @@ class StubShard:
 
     @property
     def client(self) -> JournalClient:
-        """There's none.
+        """Raise, because the stub has no client.
 
         Raises:
             RuntimeError: Always.
@@ -66,7 +66,7 @@ class StubShard:
 
     @property
     def appends(self) -> AsyncJournalClient:
-        """There are none.
+        """Raise, because the stub has no append service.
 
         Raises:
             RuntimeError: Always.
@@ -75,7 +75,7 @@ class StubShard:
 
     @property
     def publisher(self) -> Publisher[Any]:
-        """There's none.
+        """Raise, because the stub has no publisher.
 
         Raises:
             RuntimeError: Always.

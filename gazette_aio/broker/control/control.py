@@ -90,14 +90,14 @@ class BrokerControl:
             kind: Kind of request.
             journal: Journals of the request.
             where: Predicate of requests.
-            respond: A response, responses of a stream, or a function of the request which returns
-                either of them, or None to let the request pass. A missing header is filled in.
+            respond: A response, responses of a stream, or a function of the request that returns
+                one of these, or None to let the request pass. A missing header is filled in.
             fail: Name of a gRPC code, or that and a text.
             status: Status of an otherwise empty response.
 
         Raises:
-            ValueError: If the arguments don't go together.
-            TypeError: If a response isn't of the kind's type.
+            ValueError: The arguments don't go together.
+            TypeError: A response isn't of the kind's type.
         """
         action = rules.answer(kind, respond=respond, fail=fail, status=status)
         return RuleHandle(self._rules, rules.RequestRule(kind, action, journal, where, times=1))
@@ -112,20 +112,20 @@ class BrokerControl:
         fail: FailWith | None = None,
         status: pb.Status.ValueType | None = None,
     ) -> RuleHandle:
-        """Answer all requests as `once` does the next one, until the rule is removed."""
+        """Answer all requests as `once()` answers the next one, until the rule is removed."""
         action = rules.answer(kind, respond=respond, fail=fail, status=status)
         return RuleHandle(self._rules, rules.RequestRule(kind, action, journal, where))
 
     def observe(
         self, kind: RequestKind, *, journal: JournalRule | None = None, where: Where | None = None
     ) -> Observation:
-        """See requests, and let them pass."""
+        """Observe requests, and let them pass."""
         return Observation(self._rules, rules.RequestRule(kind, None, journal, where))
 
     def hold(
         self, kind: RequestKind, *, journal: JournalRule | None = None, where: Where | None = None
     ) -> Hold:
-        """Let requests wait until they're released or failed.
+        """Hold requests until the test releases or fails them.
 
         When the broker stops, waiting requests fail as `UNAVAILABLE`.
         """
@@ -156,7 +156,7 @@ class BrokerControl:
         fail: FailWith | None = ("UNAVAILABLE", rules.FAILED_TEXT),
         times: int | None = 1,
     ) -> RuleHandle:
-        """Serve requests, and break their streams in the middle.
+        """Serve requests, and end their streams in the middle.
 
         Exactly one of `after_messages`, `after_bytes` and `at` sets the place. The broker counts
         messages and bytes of content that it sends, or that it receives of an append.
@@ -166,16 +166,16 @@ class BrokerControl:
             journal: Journals of the request.
             where: Predicate of requests.
             after_messages: Number of messages; an append has one without content at either end.
-            after_bytes: Bytes of content. A read ends exactly there; an append with the message
-                which reaches it, of which nothing remains.
-            at: For an append: `"before_commit"`, when all of it was received, of which nothing
-                remains; or `"after_commit"`, when it's committed and durable but not answered.
+            after_bytes: Bytes of content. A read ends exactly there. An append ends with the
+                message that reaches this number, and is rolled back.
+            at: For an append: `"before_commit"`, when all content is received, and is rolled back;
+                or `"after_commit"`, when the append is durable but not answered.
             fail: Name of a gRPC code, or that and a text. None ends a read or a listing without
                 an error.
-            times: How many requests it's for; None is for all until it's removed.
+            times: Number of requests to cut; None cuts all until the rule is removed.
 
         Raises:
-            ValueError: If the arguments don't go together.
+            ValueError: The arguments don't go together.
         """
         action = rules.cut(
             kind, after_messages=after_messages, after_bytes=after_bytes, at=at, fail=fail
@@ -187,14 +187,14 @@ class BrokerControl:
     # Stores and time
 
     def fail_store(self, url: str, error: str | OSError = rules.FAILED_TEXT) -> StoreFailure:
-        """Fail all operations on a store, health checks among them, until that's removed.
+        """Fail all operations on a store, including health checks, until the failure is removed.
 
         Args:
             url: URL of the store, as specs have it.
-            error: Text of a StoreError, or an OSError, which operations raise.
+            error: Error that operations raise: an OSError, or the text of a StoreError.
 
         Raises:
-            ValidationError: If the URL isn't valid.
+            ValidationError: The URL isn't valid.
         """
         pb.parse_fragment_store(url)
         failure = StoreFailure(url, error, self._restore)
@@ -205,8 +205,8 @@ class BrokerControl:
     async def settled(self) -> None:
         """Wait until all background work that is due by the broker's clock is done.
 
-        Such work is pulses, refreshes and writes to stores. It includes work that waits for a
-        request, such as a pulse that waits for an append to release the journal.
+        Such work is pulses, refreshes and writes to stores. The wait includes work that itself
+        waits for a request, such as a pulse that waits for an append to release the journal.
 
         Cancellation: safe.
         """
@@ -214,7 +214,7 @@ class BrokerControl:
             await self._scheduler.settled()
 
     def clear(self) -> None:
-        """Remove all rules and all failures of stores, and release held requests."""
+        """Remove all rules and failures of stores, and release held requests."""
         for rule in self._rules:
             if isinstance(rule.action, RuleHandle):
                 rule.action.remove()
@@ -246,7 +246,7 @@ class BrokerControl:
         """Apply the rules to a request, and return the decision.
 
         Raises:
-            RpcError: If a rule fails the request.
+            RpcError: A rule fails the request.
 
         Cancellation: safe.
         """

@@ -42,7 +42,7 @@ class Waits:
         """Yield a future to await. It fails when the broker stops.
 
         Raises:
-            RpcError: If the broker is stopping already.
+            RpcError: The broker is stopping already.
         """
         if self.stopping:
             raise RpcError(STOPPING, "UNAVAILABLE")
@@ -69,7 +69,7 @@ class _Removable(ABC):
 
     @abstractmethod
     def remove(self) -> None:
-        """Undo it. Idempotent."""
+        """Undo the action. Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +92,7 @@ class RuleHandle(_Removable):
 
     @property
     def hits(self) -> int:
-        """How many requests the rule was applied to."""
+        """Number of requests to which the rule was applied."""
         return self._rule.hits
 
     @property
@@ -106,7 +106,7 @@ class RuleHandle(_Removable):
 
 
 class Observation(RuleHandle):
-    """Observed requests: an async iterator, which ends after its removal and the last request.
+    """Observed requests: an async iterator that ends with the last request before its removal.
 
     Invalid requests are observed too. The request of an append is its first message.
     """
@@ -138,7 +138,7 @@ class Observation(RuleHandle):
         """Wait until at least `count` requests were seen.
 
         Raises:
-            RuntimeError: If the observation is over before.
+            RuntimeError: The observation was removed before.
 
         Cancellation: safe.
         """
@@ -148,7 +148,7 @@ class Observation(RuleHandle):
             await self._changed.wait()
 
     def remove(self) -> None:
-        """Stop to observe. Idempotent."""
+        """Stop observing. Idempotent."""
         super().remove()
         self._changed.set()
 
@@ -179,7 +179,7 @@ class Hold(RuleHandle):
         """Wait until at least `count` requests are held at once.
 
         Raises:
-            RuntimeError: If the hold is over before.
+            RuntimeError: The hold ended before.
 
         Cancellation: safe.
         """
@@ -192,8 +192,8 @@ class Hold(RuleHandle):
         """Release held requests.
 
         Args:
-            count: How many, in the order of their arrival; others stay held. None releases all of
-                them, and ends the hold.
+            count: Number of requests, in the order of their arrival; others stay held. None
+                releases all requests, and ends the hold.
         """
         self._end(count, None)
 
@@ -204,8 +204,8 @@ class Hold(RuleHandle):
 
         Args:
             fail: Name of a gRPC code, or that and a text.
-            count: How many, in the order of their arrival; others stay held. None fails all of
-                them, and ends the hold.
+            count: Number of requests, in the order of their arrival; others stay held. None fails
+                all requests, and ends the hold.
         """
         self._end(count, rules.failure(fail))
 
@@ -216,7 +216,7 @@ class Hold(RuleHandle):
     def _end(self, count: int | None, failure: rules.RuleFailure | None) -> None:
         if count is None:
             super().remove()
-        # Race: a request may be cancelled which hasn't left yet.
+        # Race: a released request may be cancelled before it continues.
         for future in [future for future in self._waiting if not future.done()][:count]:
             del self._waiting[future]
             resolve(future, None, failure and failure.error())
@@ -226,7 +226,7 @@ class Hold(RuleHandle):
         """Hold a request.
 
         Raises:
-            RpcError: If the test fails the request, or the broker stops.
+            RpcError: The test fails the request, or the broker stops.
 
         Cancellation: safe.
         """

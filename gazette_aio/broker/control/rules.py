@@ -1,7 +1,7 @@
 """Rules of tests for requests: the requests they match, and their actions.
 
-Rules are looked at in the order in which they were made. Several may apply to one request: it's
-observed, delayed or held by each, until one answers it.
+Rules apply in the order of their creation. Several rules may apply to one request: each observes,
+delays or holds the request, until one rule answers it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FailWith = str | tuple[str, str]
 """Name of a gRPC code, or that and a text."""
 
 Respond = Message | Sequence[Message] | Callable[[Any], Message | Sequence[Message] | None]
-"""A response, responses of a stream, or a function of the request which returns either of them,
-or None to let the request pass."""
+"""A response, responses of a stream, or a function of the request that returns one of these, or
+None to let the request pass."""
 
 FAILED_TEXT: Final = "failed on request of a test"
 
@@ -120,8 +120,8 @@ def answer(
     """Return the action of a rule that answers, from exactly one of the arguments.
 
     Raises:
-        ValueError: If none or several are given, or a code doesn't exist.
-        TypeError: If responses aren't of the kind's type.
+        ValueError: None or several of the arguments are given, or a code doesn't exist.
+        TypeError: Responses aren't of the kind's type.
     """
     if sum(argument is not None for argument in (respond, fail, status)) != 1:
         raise ValueError("exactly one of respond, fail and status is expected")
@@ -143,7 +143,7 @@ def failure(fail: FailWith) -> RuleFailure:
     """Return a failure.
 
     Raises:
-        ValueError: If the code isn't one of gRPC.
+        ValueError: The code isn't one of gRPC.
     """
     code, text = (fail, FAILED_TEXT) if isinstance(fail, str) else fail
     if code not in _CODES:
@@ -162,7 +162,7 @@ def cut(
     """Return the cut of a stream.
 
     Raises:
-        ValueError: If streams of the kind can't be cut so.
+        ValueError: The arguments don't fit requests of the kind.
     """
     if sum(argument is not None for argument in (after_messages, after_bytes, at)) != 1:
         raise ValueError("exactly one of after_messages, after_bytes and at is expected")
@@ -184,7 +184,7 @@ def pause(seconds: float) -> RulePause:
     """Return a pause.
 
     Raises:
-        ValueError: If it's negative, or not finite.
+        ValueError: The number is negative, or not finite.
     """
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise ValueError(f"seconds must be finite and not negative (not {seconds})")
@@ -223,7 +223,7 @@ class RequestRule:
     times: int | None = None
     """Number of requests after which the rule ends; None is no end."""
     hits: int = 0
-    """Number of requests which the rule was applied to."""
+    """Number of requests to which the rule was applied."""
     serial: int = field(default=0)
     """Its place in the order of rules."""
 
@@ -261,7 +261,7 @@ class RuleBook:
         """Add a rule after all others.
 
         Raises:
-            ValueError: If its kind doesn't exist.
+            ValueError: Its kind doesn't exist.
         """
         if rule.kind not in RESPONSES:
             raise ValueError(f"unknown kind of request: {rule.kind!r}")
@@ -277,7 +277,7 @@ class RuleBook:
             self.kinds = frozenset(rule.kind for rule in self)
 
     def next(self, kind: RequestKind, request: Message, after: int) -> RequestRule | None:
-        """Return the first rule for a request after the one of serial number `after`."""
+        """Return the first rule for a request after the rule with serial number `after`."""
         for rule in self:
             # A predicate may remove rules, its own among them.
             is_next = rule.serial > after and rule in self and rule.matches(kind, request)
@@ -286,14 +286,14 @@ class RuleBook:
         return None
 
     def apply(self, rule: RequestRule) -> None:
-        """Count a request to which a rule is applied, and remove the rule if it was the last."""
+        """Count a request of a rule, and remove the rule after its last request."""
         rule.hits += 1
         if rule.times is not None and rule.hits >= rule.times:
             self.remove(rule)
 
 
 def journals_of(request: Message) -> list[str]:
-    """Return the names of journals which a request is for, without their metadata suffixes."""
+    """Return the names of a request's journals, without their metadata suffixes."""
     if isinstance(request, pb.ApplyRequest):
         return [
             change.upsert.name if change.HasField("upsert") else change.delete
@@ -311,7 +311,7 @@ def journals_of(request: Message) -> list[str]:
 def _is_named(rule: JournalRule, name: str) -> bool:
     if not isinstance(rule, str):
         return rule(name)
-    # Names don't end in a slash: one which does is a prefix.
+    # Names of journals don't end in a slash, but prefixes do.
     return name.startswith(rule) if rule.endswith("/") else name == rule
 
 
@@ -319,7 +319,7 @@ def _is_named(rule: JournalRule, name: str) -> bool:
 
 
 class CutError(Exception):
-    """A stream is cut, and is to end as if it were complete."""
+    """A stream is cut, and ends as if it were complete."""
 
 
 class CutCounter:
@@ -333,11 +333,11 @@ class CutCounter:
         self._bytes = 0
 
     def check(self) -> None:
-        """Check that more of the stream is before the cut.
+        """Check that the cut isn't reached.
 
         Raises:
-            RpcError: If the stream is to fail here.
-            CutError: If it's to end here.
+            RpcError: The stream fails here.
+            CutError: The stream ends here.
         """
         if (cut := self._cut) is None:
             return
@@ -348,7 +348,7 @@ class CutCounter:
             raise CutError if cut.failure is None else cut.failure.error()
 
     def room(self, length: int) -> int:
-        """Return how many bytes of a message of `length` are before the cut."""
+        """Return how many bytes of a message of `length` bytes are before the cut."""
         if self._cut is None or self._cut.after_bytes is None:
             return length
         return min(length, self._cut.after_bytes - self._bytes)
@@ -362,7 +362,7 @@ class CutCounter:
         """Reach a moment of an append.
 
         Raises:
-            RpcError: If the append is cut there.
+            RpcError: The append is cut there.
         """
         if self._cut is not None and self._cut.at == moment:
             assert self._cut.failure is not None, "a cut append fails"
@@ -372,13 +372,13 @@ class CutCounter:
 def completed(
     kind: RequestKind, responses: Sequence[Any], routed: pb.Header, unrouted: pb.Header
 ) -> list[Any]:
-    """Return copies of responses, with the parts which clients require.
+    """Return copies of responses, with the parts that clients require.
 
     Args:
         kind: Kind of the request.
         responses: Responses of a rule.
-        routed: Header for journals which the broker serves.
-        unrouted: Header for anything else.
+        routed: Header of journals that the broker serves.
+        unrouted: Header of other responses.
     """
     out: list[Any] = []
     for given in responses:

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.workers import Workers
 
 INLINE_BYTES = 64 << 10
-"""Most content of an append which is written at once."""
+"""Most content of an append that is written without a thread, in bytes."""
 LEAST_BYTES = 512 << 10
-"""Least content which is written in a thread, as long as more is to come."""
+"""Least content of a job before the end of the append, in bytes."""
 BATCH_BYTES = 1 << 20
 MAX_PENDING_BYTES = 4 << 20
 CHUNK_BYTES = 256
-"""Memory which a chunk takes besides its content. Counted in all sizes but that of batches."""
+"""Bytes of memory of a chunk besides its content. Batches are counted without them."""
 _JOB_BATCHES = 2
-"""Most batches of one job: others wait for the thread."""
+"""Most batches of one job, since other appends wait for the thread."""
 
 
 class AppendWriter:
-    """Writer of one append, which holds its journal.
+    """Writer of one append that holds its journal.
 
     Args:
         spool: Spool of the journal, with its files open.
@@ -40,7 +40,8 @@ class AppendWriter:
         self._spool = spool
         self._workers = workers
         self._chunks: deque[bytes | memoryview] = deque()
-        # Race: once there are jobs, the loop changes the first and the job the second only.
+        # Race: once there are jobs, the loop changes only the first number, and the job only the
+        # second.
         self._taken_bytes = 0
         self._written_bytes = 0
         self._least_bytes = LEAST_BYTES
@@ -52,10 +53,10 @@ class AppendWriter:
         return f"<AppendWriter taken={self._taken_bytes} pending={self._pending_bytes}>"
 
     async def write(self, chunk: bytes | memoryview) -> None:
-        """Take a chunk of content, which isn't changed any more.
+        """Take a chunk of content. The caller must not change the chunk.
 
         Raises:
-            OSError: If this or an earlier chunk can't be written.
+            OSError: This or an earlier chunk can't be written.
 
         Cancellation: aborts — call `abort` then.
         """
@@ -64,7 +65,7 @@ class AppendWriter:
             self._spool.write(chunk)
             self._taken_bytes = self._written_bytes = taken_bytes
             return
-        # Race: the job takes what's counted, and so it has to be there.
+        # Race: the job takes as many chunks as are counted, so they are added first.
         self._chunks.append(chunk)
         self._taken_bytes = taken_bytes
         job = self._advance()
@@ -73,10 +74,10 @@ class AppendWriter:
             job = self._advance()
 
     async def flush(self) -> None:
-        """Write all that was taken.
+        """Write all chunks that were taken.
 
         Raises:
-            OSError: If that fails.
+            OSError: A chunk can't be written.
 
         Cancellation: aborts — call `abort` then.
         """
@@ -106,7 +107,7 @@ class AppendWriter:
         return self._taken_bytes - self._written_bytes
 
     def _advance(self) -> asyncio.Future[None] | None:
-        """Start a job if none is running and there's enough to write; return the one which runs.
+        """Start a job if none is running and there's enough to write; return the running job.
 
         A failed job stays, and its error is raised each time.
         """
@@ -128,10 +129,10 @@ class AppendWriter:
             self._written_bytes += pending_bytes
 
     def _next_batch(self) -> tuple[bytes | memoryview, int]:
-        """Take chunks which fit a batch, or a longer one; return it, and what it counted for.
+        """Take the chunks of a batch, or one longer chunk; return the batch, and its counted size.
 
-        Joined, they cost the thread a few switches of the interpreter per batch rather than per
-        chunk. They always take the same memory, which stays in the processor's caches.
+        Chunks are joined so that the thread switches the interpreter a few times per batch, not per
+        chunk. Batches use the same memory, which stays in the processor's caches.
         """
         chunks = self._chunks
         first = chunks.popleft()

@@ -1,8 +1,8 @@
 """Records of a journal's commit log, which define its committed content.
 
-Each fragment of a journal has a content file and a log beside it. The log opens with BEGIN, and
-has a COMMIT for each append with the SHA-1 of its content, so that the two files may reach the disk
-in any order: content which a record misses in the content file was never acknowledged.
+Each fragment of a journal has a content file and a log beside it. The log opens with BEGIN, and has
+a COMMIT for each append with the SHA-1 of its content, so that the two files may reach the disk in
+any order: a record whose content is missing was never acknowledged.
 """
 
 from __future__ import annotations

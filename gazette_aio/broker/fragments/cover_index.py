@@ -1,7 +1,7 @@
 """Cover set of a journal's fragments, and the query that answers reads.
 
-Members are kept in order of begin and end, both strictly ascending, and none lies inside another:
-of the members which cover an offset, the one found is that which reaches furthest.
+Members are kept in order of begin and end, both strictly ascending, and none lies inside another. A
+look-up finds the member that covers an offset and reaches furthest.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CoverSet(Generic[E]):
             return False  # A member which begins earlier reaches as far.
         if first < len(self._members) and self._begins[first] == begin and self._ends[first] > end:
             return False
-        # Members of index [first, last) begin at or behind `begin`, and end at or before `end`.
+        # Members of index [first, last) begin at or after `begin`, and end at or before `end`.
         last = bisect_right(self._ends, end, lo=first)
         self._begins[first:last] = array("q", (begin,))
         self._ends[first:last] = array("q", (end,))
@@ -133,7 +133,8 @@ class CoverSet(Generic[E]):
     def lookup(self, offset: int) -> tuple[int, bool]:
         """Return the index of the member which covers `offset` and reaches furthest, and True.
 
-        If none covers it, return the index of the next member behind it (or the length), and False.
+        If no member covers `offset`, return the index of the next member (or the length), and
+        False.
         """
         index = bisect_right(self._begins, offset) - 1
         if index >= 0 and self._ends[index] > offset:
@@ -160,8 +161,8 @@ class CoverSet(Generic[E]):
     def run_modified_before(self, index: int, time: int) -> int:
         """Return the index after a run of persisted members modified before `time`.
 
-        It begins at `index` with such a member, and each one of it begins where the one before it
-        ends. Its length may be bounded.
+        The run begins at `index` with such a member, and each member begins where the previous
+        member ends. The length of the run may be bounded.
         """
         stop = min(len(self._members), index + _RUN_MEMBERS)
         mod_times = self._mod_times[index:stop]
@@ -201,7 +202,7 @@ def query(
             if index == len(cover):
                 return None, offset
             begin, _, mod_time = cover.extent(index)
-            # Only what's persisted proves that nothing will ever fill the hole before it.
+            # Only a persisted fragment proves that nothing will fill the hole before it.
             if not mod_time or (
                 index != 0 and mod_time >= int(now_seconds) - OFFSET_JUMP_AGE_SECONDS
             ):

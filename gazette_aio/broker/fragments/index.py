@@ -67,7 +67,7 @@ class FragmentCover(CoverSet[IndexEntry]):
         return IndexEntry(fragment)
 
     def begin_store(self, url: str) -> int:
-        """Note the store of which listed fragments follow; returns its number for `pack`."""
+        """Begin the listed fragments of a store, and return the store's number for `pack`."""
         self._stores.append(url)
         return len(self._stores) - 1
 
@@ -77,7 +77,7 @@ class FragmentCover(CoverSet[IndexEntry]):
 
 
 def pack(fragment: pb.Fragment, store: int) -> bytes:
-    """Return the packed form of a listed fragment, which has all but its extent."""
+    """Return the packed form of a listed fragment: all fields except its extent."""
     head = bytes((fragment.compression_codec,)) + store.to_bytes(4)
     return pb.sum_to_digest(fragment.sum) + head + fragment.path_postfix.encode()
 
@@ -109,7 +109,7 @@ class FragmentIndex:
 
     @property
     def waiters(self) -> int:
-        """How many readers wait for a change."""
+        """Number of readers that wait for a change."""
         return self._waiters
 
     def next_change(self) -> asyncio.Event:
@@ -117,7 +117,7 @@ class FragmentIndex:
         return self._changed.next()
 
     async def wait(self, change: asyncio.Event, until: Deadline | None) -> bool:
-        """Wait for an event of `next_change` up to a time; return whether it came.
+        """Wait for an event of `next_change` up to a time; return whether it was set.
 
         Cancellation: safe.
         """
@@ -147,12 +147,12 @@ class FragmentIndex:
         self._changed.set()
 
     def begin_listing(self) -> int:
-        """Note that stores are about to be listed; returns a token for `replace_listed`."""
+        """Declare the begin of a listing of stores, and return a token for `replace_listed`."""
         return self._generation
 
     def replace_listed(self, listed: FragmentCover, token: int) -> None:
         """Adopt a listing of all stores."""
-        # Race: what was persisted since the listing began may be missing in it.
+        # Race: the listing may lack fragments that were persisted after its begin.
         self._persisted = [item for item in self._persisted if item[0] > token]
         for _, entry in self._persisted:
             listed.add(entry)

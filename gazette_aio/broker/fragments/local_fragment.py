@@ -23,8 +23,8 @@ _SLICE_BYTES = 256 << 10
 class ContentFile:
     """Raw content of a local fragment.
 
-    The descriptor is opened by the first user and closed by the last. A file which is removed
-    meanwhile stays readable to those who use it.
+    The first user opens the descriptor, and the last user closes it. A file that is removed
+    meanwhile stays readable for its users.
     """
 
     __slots__ = ("_descriptor", "_files", "_users", "path")
@@ -42,10 +42,10 @@ class ContentFile:
         """Begin to use the file, and return its descriptor.
 
         Args:
-            create: Whether to create it if it's missing.
+            create: Whether to create a missing file.
 
         Raises:
-            OSError: If it can't be opened.
+            OSError: The file can't be opened.
         """
         if self._users == 0:
             flags = os.O_RDWR | (os.O_CREAT if create else 0)
@@ -54,7 +54,7 @@ class ContentFile:
             except OSError as error:
                 if create or error.errno != errno.EROFS:
                     raise
-                # What can't be written to any more can be read nonetheless.
+                # A file that can't be written to can still be read.
                 self._descriptor = self._files.open(self.path, os.O_RDONLY)
         self._users += 1
         return self._descriptor
@@ -77,7 +77,7 @@ class ContentFile:
 
 @dataclass(frozen=True, slots=True)
 class LocalFragment:
-    """A complete fragment which is to be persisted."""
+    """A complete fragment that isn't persisted yet."""
 
     fragment: pb.Fragment
     content: ContentFile
@@ -94,9 +94,9 @@ class LocalFragment:
         """Iterate the compressed content. Blocks.
 
         Raises:
-            OSError: If the content can't be read, or is short.
-            StoreError: If the content was damaged since it was acknowledged.
-            FragmentError: If the codec isn't supported.
+            OSError: The content can't be read, or is short.
+            StoreError: The content was damaged since it was acknowledged.
+            FragmentError: The codec isn't supported.
         """
         digest = hashlib.sha1(usedforsecurity=False)
         compressor = pb.compressor(self.fragment.compression_codec)

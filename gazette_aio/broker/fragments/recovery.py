@@ -1,9 +1,9 @@
 """Recovery of a journal from its files, after a restart.
 
-What a crash has torn was never acknowledged, and is cut off, so that it can't come back. If
-anything is damaged, no file is changed, so that nothing is lost: the journal can be read up to the
-damage, and takes no appends. Records which are whole and yet unknown are of a later version: such a
-journal isn't touched, either.
+Content that a crash has torn was never acknowledged, and is cut off, so that it can't reappear. If
+acknowledged content is damaged, no file is changed: the journal can be read up to the damage, and
+takes no appends. Whole records of an unknown kind are of a later version: the files of such a
+journal aren't changed, either.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RecoveredJournal:
-    """All that a journal's directory holds."""
+    """Content of a journal's directory."""
 
     complete: list[Spool] = field(default_factory=list)
     spool: Spool | None = None
     damage: Damage | None = None
-    """If set, `spool` is what's sound of the damaged fragment, and not to be written to."""
+    """The damage, or None. With damage, `spool` is the read-only sound part of the fragment."""
 
 
 def recover_journal(
@@ -58,8 +58,8 @@ def recover_journal(
         has_begun: Whether content of the journal is known to have been acknowledged.
 
     Raises:
-        OSError: If the files can't be read, cut, or made durable.
-        StoreError: If a log is of a later version.
+        OSError: The files can't be read, cut, or made durable.
+        StoreError: A log is of a later version.
     """
     survey = survey_journal(files, directory, journal, has_begun=has_begun)
     recovered = RecoveredJournal(damage=survey.damage)
@@ -92,7 +92,7 @@ def recover_journal(
         )
     try:
         if not spool.exists:
-            # Invariant: the newest log stays, as it has the head and the registers.
+            # Invariant: the newest log stays, because it has the head and the registers.
             spool.create()
         if sync:
             spool.open()
@@ -108,7 +108,7 @@ def recover_journal(
 
 
 def _cut_torn(files: FileOps, directory: Path, found: FoundFragment, *, sync: bool) -> None:
-    """Cut off what was never acknowledged."""
+    """Cut off content that was never acknowledged."""
     content_path, log_path = spool_paths(directory, found.begin)
     for path, length in (
         (content_path, found.end - found.begin),

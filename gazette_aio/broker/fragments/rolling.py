@@ -1,4 +1,4 @@
-"""Rule of rolling: a journal begins a fragment as an append starts to stream, never within it."""
+"""Rule of rolling: a journal begins a fragment when an append starts to stream, never within it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SpoolExtent(NamedTuple):
 
 
 def flush_interval_index(unix_seconds: float, interval_seconds: int) -> int:
-    """Return the number of the flush interval, since the epoch (UTC), of a time."""
+    """Return the number of the flush interval of a time, counted from the Unix epoch."""
     return int(unix_seconds) // interval_seconds
 
 
@@ -34,7 +34,7 @@ def roll_offset(
     Args:
         spool: Fragment in progress.
         fragment: Fragment part of the journal's spec.
-        roll_to: Offset which the next append is to begin at, or None.
+        roll_to: Offset at which the next append must begin, or None.
         now_seconds: Current Unix time.
     """
     length = spool.end - spool.begin

@@ -3,8 +3,8 @@
     begin ------------------- end ----------- end + delta
       committed content         content of the append in progress
 
-All methods block, and are called by whoever holds the journal: inline where they touch a few bytes
-of page cache, and else in a worker thread.
+All methods block, and only the holder of the journal calls them: inline if they access a few bytes
+of page cache, and otherwise in a worker thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.files import FileOps
 
 _EMPTY_SHA1 = hashlib.sha1(usedforsecurity=False)
-"""SHA-1 names content. It doesn't protect against forgery."""
+"""SHA-1 identifies content. It doesn't protect against forgery."""
 _SLICE_BYTES = 1 << 20
 MARK_NAME = "acknowledged"
 """File of a journal's mark."""
@@ -45,7 +45,7 @@ def remove_fragment(files: FileOps, directory: Path, begin: int, *, sync: bool) 
     Invariant: the log goes last, so that content without a log is always a sign of damage.
 
     Raises:
-        OSError: If a file can't be removed.
+        OSError: A file can't be removed.
     """
     content_path, log_path = spool_paths(directory, begin)
     files.unlink(content_path)
@@ -61,7 +61,7 @@ class Spool:
         directory: Directory of the journal; made when the first content arrives.
         journal: Name of the journal.
         begin: First offset of the fragment.
-        codec: Codec in which it's to be persisted.
+        codec: Codec of the persisted fragment.
         registers: Registers of the journal.
         previous_end: End of the fragment before it.
     """
@@ -105,7 +105,7 @@ class Spool:
 
     @property
     def fragment(self) -> pb.Fragment:
-        """The fragment, as far as it's committed."""
+        """Committed part of the fragment."""
         return pb.Fragment(
             journal=self.journal,
             begin=self.begin,
@@ -116,12 +116,12 @@ class Spool:
 
     @property
     def extent(self) -> SpoolExtent:
-        """Extent of the fragment, as far as it's committed."""
+        """Extent of the committed part of the fragment."""
         return SpoolExtent(self.begin, self.end, self.first_append_seconds)
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """The journal's mark once the fragment is durable as far as it's committed."""
+        """Mark of the journal once the committed part is durable."""
         return Acknowledged(self.begin, self.end, self._log_length)
 
     @property
@@ -135,14 +135,14 @@ class Spool:
         return self._committed.digest() if self.end > self.begin else bytes(20)
 
     def adopt(self, entry: Commit, content: int) -> bool:
-        """Take over a recovered commit, if its content is in the file; return whether it is.
+        """Adopt a recovered commit if its content is in the file, and return whether it was.
 
         Args:
-            entry: Commit which continues the fragment.
+            entry: Commit that continues the fragment.
             content: Descriptor of the content file.
 
         Raises:
-            OSError: If the content can't be read.
+            OSError: The content can't be read.
         """
         append, fragment = _EMPTY_SHA1.copy(), self._committed.copy()
         position = self.end - self.begin
@@ -170,16 +170,16 @@ class Spool:
         self._created = True
 
     def completed(self) -> LocalFragment:
-        """Return the fragment, which is complete."""
+        """Return the complete fragment."""
         return LocalFragment(
             self.fragment, self.content, self.log_path, self.registers, self.first_append_seconds
         )
 
     def recode(self, codec: int) -> None:
-        """Change the codec of the fragment, which is empty.
+        """Change the codec of the fragment, which must be empty.
 
         Raises:
-            OSError: If the log can't be written.
+            OSError: The log can't be written.
         """
         assert self.end == self.begin, "only an empty fragment changes its codec"
         if codec != self.codec:
@@ -192,10 +192,10 @@ class Spool:
                 raise
 
     def create(self) -> None:
-        """Make the files, and write the log's opening entry.
+        """Create the files, and write the log's opening entry.
 
         Raises:
-            OSError: If that fails.
+            OSError: A file can't be created or written.
         """
         if not self._created:
             self._files.make_directory(self._directory)
@@ -210,7 +210,7 @@ class Spool:
         self._created = True
 
     def open(self) -> None:
-        """Open the files, if they aren't."""
+        """Open the files, unless they're open."""
         if self._log < 0:
             self._descriptor = self.content.acquire(create=True)
             try:
@@ -220,7 +220,7 @@ class Spool:
                 raise
 
     def close(self) -> None:
-        """Close the files; they're opened again when they're needed."""
+        """Close the files. The next append opens them again."""
         if self._log >= 0:
             log, self._log = self._log, -1
             self.content.release()
@@ -240,14 +240,14 @@ class Spool:
         """Prepare for the content of an append."""
         self.delta = 0
         self._append_hash = _EMPTY_SHA1.copy()
-        # The sum of an append which opens a fragment is also that of the fragment: hash it once.
+        # The sum of a fragment's first append is also the sum of the fragment: hash it once.
         self._fragment_hash = self._committed.copy() if self.end > self.begin else self._append_hash
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Write further content of the append; the files are open.
+        """Write further content of the append. The files must be open.
 
         Raises:
-            OSError: If it can't be written; the append must be rolled back.
+            OSError: The content can't be written; the append must be rolled back.
         """
         self._files.pwrite(self._descriptor, chunk, self.end - self.begin + self.delta)
         self._append_hash.update(chunk)
@@ -263,7 +263,7 @@ class Spool:
             now_seconds: Current Unix time.
 
         Raises:
-            OSError: If the log can't be written; the append must be rolled back.
+            OSError: The log can't be written; the append must be rolled back.
         """
         if self.delta == 0:
             return _EMPTY_SHA1.digest()
@@ -287,21 +287,21 @@ class Spool:
         return dropped
 
     def mark(self, kind: EntryKind) -> None:
-        """Note in the log that the fragment is complete, or persisted.
+        """Record in the log that the fragment is complete, or persisted.
 
         Raises:
-            OSError: If the log can't be written.
+            OSError: The log can't be written.
         """
         self._append_log(encode_record(encode_entry(Mark(kind, self.end))))
 
     def sync(self) -> None:
-        """Make content, log and the names of the files durable; the files are open."""
+        """Make content, log and the names of the files durable. The files must be open."""
         self._files.datasync(self._descriptor)
         self._files.datasync(self._log)
         self.sync_names()
 
     def sync_duplicates(self, descriptors: Sequence[int]) -> None:
-        """Do the same as `sync`, by duplicates of the descriptors."""
+        """Do the same as `sync()`, with duplicates of the descriptors."""
         for descriptor in descriptors:
             self._files.datasync(descriptor)
         self.sync_names()
@@ -310,7 +310,7 @@ class Spool:
         """Return duplicates of the descriptors of content and log, for the caller to close.
 
         Raises:
-            OSError: If there can't be more descriptors.
+            OSError: The process has too many descriptors.
         """
         content = self._files.duplicate(self._descriptor)
         try:
@@ -320,7 +320,7 @@ class Spool:
             raise
 
     def sync_names(self) -> None:
-        """Make the names of the files durable, if they aren't."""
+        """Make the names of the files durable, unless they are."""
         if not self._names_durable:
             self._files.sync_directory(self._directory)
             self._files.sync_directory(self._directory.parent)
@@ -332,10 +332,10 @@ class Spool:
         return self._created
 
     def cut_log(self) -> None:
-        """Cut off an entry which couldn't be written, if there's one, as it may be there in part.
+        """Cut off the entry whose write failed, if any: a part of it may be in the log.
 
         Raises:
-            OSError: If it can't be cut off.
+            OSError: The entry can't be cut off.
         """
         if self._is_log_torn:
             self.open()

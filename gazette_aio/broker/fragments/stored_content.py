@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 1 << 20
 _MAX_STEPS = 8
-"""Most steps, of up to 1 MiB each, of one call: a reader may give up in between."""
+"""Most steps of one call, of up to 1 MiB each: a reader may give up between calls."""
 
 
 class StoredContent:
     """Content of [begin, end) of a persisted fragment. All methods block.
 
-    The last content, of up to 1 MiB, is withheld until all of the fragment is proven: its length,
-    the checksums of its compression, and its SHA-1 sum. The rest of the fragment is thus read as
-    well, unless this version of its file was verified before.
+    The last content, of up to 1 MiB, is withheld until the whole fragment is verified: its length,
+    the checksums of its compression, and its SHA-1 sum. The rest of the fragment is thus read too,
+    unless this version of its file was verified before.
 
     Args:
         verified: Verified files of the store; None verifies no SHA-1 sums.
@@ -39,7 +39,7 @@ class StoredContent:
         self._fragment = fragment
         self._begin = begin
         self._end = end
-        # What has no sum is only as good as its compression.
+        # Without a sum, only the compression is verified.
         self._verified = None if pb.sum_is_zero(fragment.sum) else verified
         self._path = pb.content_path(fragment)
         self._version = ""
@@ -51,12 +51,12 @@ class StoredContent:
         self._has_ended = False
 
     def next(self) -> bytes | None:
-        """Return the next content, None after its end, or nothing if there's more to do first.
+        """Return the next content, None at the end, or no bytes if another call is needed first.
 
         Raises:
-            ReadError: If the file is damaged, or doesn't have the length of the fragment.
-            ConfigurationError: If the compression isn't supported.
-            StoreError, OSError: If the file can't be read.
+            ReadError: The file is damaged, or doesn't have the length of the fragment.
+            ConfigurationError: The compression isn't supported.
+            StoreError, OSError: The file can't be read.
         """
         if self._failure is not None:
             raise self._failure
@@ -105,7 +105,7 @@ class StoredContent:
         return self._content
 
     def _step(self, content: FragmentContent) -> bytes:
-        """Read some of the file, and return what may be sent by now."""
+        """Read a part of the file, and return the content that may be sent."""
         file = self._file
         if file is None:
             raise pb.StoreError("closed")  # By one who has given up on a silent store.

@@ -1,7 +1,7 @@
 """Survey of a journal's files: fragments that are whole, torn, damaged, or missing.
 
-A log is believed up to its first record that isn't whole, and each commit only if the content file
-holds what the commit says. What comes after is either *torn* or *damaged*:
+A log is sound up to its first record that isn't whole, or whose content isn't in the content file.
+The rest is either *torn* or *damaged*:
 
 - The end of the newest log, and its content, may be torn by a crash: it was never acknowledged.
 - Anything else was acknowledged, and is damaged.
@@ -54,7 +54,7 @@ class Damage:
     position: int
     """Position in the file, in bytes."""
     offset: int
-    """Offset of the journal up to which its content is sound."""
+    """Offset up to which the journal's content is sound."""
     reason: str
 
     def __str__(self) -> str:
@@ -63,19 +63,19 @@ class Damage:
 
 @dataclass(slots=True)
 class FoundFragment:
-    """A fragment of the directory, as far as it's sound."""
+    """Sound part of a fragment of the directory."""
 
     begin: int
     spool: Spool | None = None
     """None if the log has no opening record."""
     is_persisted: bool = False
     is_complete: bool = False
-    """Whether the log says that a later fragment was begun."""
+    """Whether the log records the begin of a later fragment."""
     log_length: int = 0
     unsound: Damage | None = None
-    """The first thing that isn't whole."""
+    """First damage or torn part, or None."""
     looks_torn: bool = True
-    """Whether a crash can have left the log as it is, for all that the log itself tells."""
+    """Whether a crash can have left the log in its state, judged by the log alone."""
 
     @property
     def end(self) -> int:
@@ -89,7 +89,7 @@ class Survey:
 
     mark: HeadMark | None
     fragments: list[FoundFragment] = field(default_factory=list)
-    """Fragments which continue one another."""
+    """Consecutive fragments."""
     put_aside: list[tuple[int, str]] = field(default_factory=list)
     """Beginnings of fragments that are no part of the journal, with the reason."""
     damage: Damage | None = None
@@ -98,7 +98,7 @@ class Survey:
 def survey_journal(
     files: FileOps, directory: Path, journal: str, *, has_begun: bool = False
 ) -> Survey:
-    """Look at all files of a journal, and change none. Blocks.
+    """Survey all files of a journal, and change none. Blocks.
 
     Args:
         files: File operations.
@@ -107,8 +107,8 @@ def survey_journal(
         has_begun: Whether content of the journal is known to have been acknowledged.
 
     Raises:
-        OSError: If the files can't be read.
-        StoreError: If a log is of a later version.
+        OSError: The files can't be read.
+        StoreError: A log is of a later version.
     """
     survey = Survey(newest_mark(files, directory / MARK_NAME))
     begins = sorted(fragment_begins(directory, "log"))
@@ -144,7 +144,7 @@ def survey_journal(
 
 
 class _Surveyor:
-    """Looks at one fragment."""
+    """Surveys one fragment."""
 
     def __init__(self, files: FileOps, directory: Path, journal: str, begin: int) -> None:
         self._files = files
@@ -188,7 +188,7 @@ class _Surveyor:
         """Adopt entries of the log.
 
         Returns:
-            The first record that isn't sound, the reason, and the length of content that it wants.
+            The first record that isn't sound, the reason, and the content length that it needs.
         """
         found = self._found
         content = -1
@@ -216,7 +216,7 @@ class _Surveyor:
         return None
 
     def _content_looks_torn(self, wanted: int) -> bool:
-        """Return whether a crash can have left the content after the sound one as it is."""
+        """Return whether a crash can have left the content after the sound part."""
         try:
             data = self._files.read_file(self._content_path)
         except FileNotFoundError:
@@ -229,9 +229,10 @@ class _Surveyor:
 
 
 def _looks_torn(log: bytes, begin: int) -> bool:
-    """Return whether a crash can have left a log as it is from `begin` on.
+    """Return whether a crash can have left a log's bytes from `begin` on.
 
-    Nothing sound follows then. An unsynced write is cut, or zero from the begin of a sector on.
+    If so, no sound record follows. An unsynced write is cut, or is zero from the begin of a sector
+    on.
     """
     if find_tagged_record(log, begin, TAG) is not None:
         return False
@@ -243,7 +244,7 @@ def _looks_torn(log: bytes, begin: int) -> bool:
 
 
 def _is_acknowledged(mark: HeadMark | None, found: FoundFragment) -> bool:
-    """Return whether the mark says that more of a fragment is acknowledged than is sound."""
+    """Return whether the mark shows acknowledged content beyond the sound part of a fragment."""
     if mark is None or found.begin > mark.first:
         return False
     return found.begin < mark.first or found.log_length < mark.length or found.end < mark.end
@@ -252,9 +253,9 @@ def _is_acknowledged(mark: HeadMark | None, found: FoundFragment) -> bool:
 def _without_log(directory: Path, survey: Survey, *, has_begun: bool) -> Damage | None:
     """Return the first content whose log is missing, and leave out all fragments after it.
 
-    Content is written only once its log is durable, and removed before its log. Only of a journal
-    without any acknowledgement neither is durable: its content is put aside, since a journal that
-    lost all of its logs, and its mark, looks the same.
+    Content is written only after its log is durable, and removed before its log. Only in a journal
+    without any acknowledgement can both be missing. Its content is put aside, since a journal that
+    lost all its logs and its mark looks the same.
     """
     for begin in sorted(fragment_begins(directory, "spool")):
         content_path, log_path = spool_paths(directory, begin)
@@ -269,7 +270,7 @@ def _without_log(directory: Path, survey: Survey, *, has_begun: bool) -> Damage 
 
 
 def _missing(directory: Path, survey: Survey, *, has_begun: bool) -> Damage | None:
-    """Return what is missing after fragments that are sound, and was acknowledged."""
+    """Return the acknowledged content that is missing after the sound fragments, if any."""
     mark, last = survey.mark, survey.fragments[-1] if survey.fragments else None
     end = 0 if last is None else last.end
     if mark is not None:
@@ -295,7 +296,7 @@ def _continues(fragment: Spool, found: FoundFragment) -> bool:
         # Fragments in between may be persisted too, and the disk may remove files in any order.
         return fragment.previous_end >= found.end
     if found.end == found.begin and found.spool is not None:
-        # It was begun, and left in favour of a further offset before it had content.
+        # The fragment was begun, and abandoned for a later offset before it had content.
         return fragment.previous_end in (found.spool.previous_end, found.end)
     return fragment.previous_end == found.end
 

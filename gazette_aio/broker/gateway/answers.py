@@ -12,7 +12,7 @@ from gazette_aio.broker.gateway.target import escape_path
 from gazette_aio.protocol.go.text import join_path
 
 Pairs = list[tuple[str, str]]
-"""Headers, in the order in which they're sent."""
+"""Names and values of headers, in the order of sending."""
 
 CLOSE_ERROR: Final = "X-Close-Error"
 """Trailer with the reason why a body ended."""
@@ -98,9 +98,9 @@ def append_error(response: pb.AppendResponse) -> str:
 
 
 def content_type(content: bytes) -> str:
-    """Return the content type of a body, by its beginning: text, or bytes.
+    """Return the content type of a body by its first bytes: text, or bytes.
 
-    Anybody may have written a journal: no type is returned which a browser would execute.
+    No type is returned that a browser would execute: anybody may have written the journal.
     """
     if _BINARY.search(content[:_SNIFFED_BYTES]):
         return "application/octet-stream"

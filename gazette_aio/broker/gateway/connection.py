@@ -35,8 +35,8 @@ class TruncatedBodyError(Exception):
 class GatewayConnection(web.RequestHandler):
     """A connection of a client.
 
-    A client which closes its side may still wait for answers, and one which is gone looks the
-    same. So answers which end by themselves are completed, and endless ones are ended.
+    A client that closes its side may still wait for answers, and a client that is gone looks the
+    same. So finite answers are completed, and endless answers are ended.
     """
 
     def __init__(self, server: GatewayServer, **options: Any) -> None:
@@ -49,24 +49,24 @@ class GatewayConnection(web.RequestHandler):
         self._endless = False
 
     def begin(self, body: StreamReader) -> None:
-        """Note that the request with a body is being answered."""
+        """Declare that the request with this body is being answered."""
         self._stop_waiting()
         self._body = body
         if self._half_closed or self._has_further:
             self._truncate(body)
 
     def endless(self) -> None:
-        """Note that the response may last as long as the connection.
+        """Declare that the response may last as long as the connection.
 
         Raises:
-            ConnectionResetError: If it's gone already.
+            ConnectionResetError: The client closed its side already.
         """
         if self._half_closed:
             raise ConnectionResetError("the client has closed the connection")
         self._endless = True
 
     def finish(self) -> None:
-        """Note that the request is answered. The end of the answer may be left to write."""
+        """Declare that the request is answered. The end of the answer may not be written yet."""
         self._body = None
         self._endless = False
         if self._half_closed:
@@ -75,10 +75,10 @@ class GatewayConnection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Follow a connection from its beginning."""
         super().connection_made(transport)
-        # Transports of other event loops are such by what they do, not by their class.
+        # Transports of other event loops have the methods, but not the class.
         self._link = cast("asyncio.Transport", transport)
         self._owner.opened(self._link)
-        # The library bounds the time between requests, but not the one before the first.
+        # The library bounds the time between requests, but not the time before the first request.
         loop = asyncio.get_running_loop()
         self._first_request = loop.call_later(FIRST_REQUEST_SECONDS, self._link.abort)
 
@@ -93,8 +93,8 @@ class GatewayConnection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Receive bytes of the client."""
         super().data_received(data)
-        # Wire: nothing follows a body which hasn't ended but the library's finding that it turned
-        # into something else, which the body isn't told.
+        # Wire: if the body hasn't ended, the library has found that its rest isn't HTTP. The
+        # library doesn't end the body.
         if self._body is not None and self._has_further:
             self._truncate(self._body)
 
@@ -112,8 +112,8 @@ class GatewayConnection(web.RequestHandler):
         # TLS as the event loop speaks it ends both directions together.
         return self._link is None or self._link.get_extra_info("ssl_object") is None
 
-    # The library tells neither in public. A test fails if these are gone or renamed, and the range
-    # of its versions ends before the first one which isn't tested.
+    # The library has no public API for either. A test fails if these names are gone, and the
+    # allowed versions end before the first untested version.
 
     @property
     def _has_further(self) -> bool:
@@ -142,7 +142,7 @@ class GatewayConnection(web.RequestHandler):
     def _close_if_idle(self) -> None:
         if self._body is not None or self._link is None or self._link.is_closing():
             return
-        # Race: an answer may be left to write, or a request be received which isn't begun.
+        # Race: an answer may not be written yet, or a received request may not have begun.
         if self._is_waiting:
             self._link.close()
         else:
@@ -164,7 +164,7 @@ class GatewayConnection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
-        """Log a failure which a client caused. The gateway logs its own."""
+        """Log a failure that a client caused. The gateway logs its own failures."""
         _logger.debug(*args, **kwargs)
 
 
@@ -197,7 +197,7 @@ class GatewayServer(web.Server):
     """Accepts connections, and calls a function with each request.
 
     Args:
-        answer: Answers a request; cancelled when the client is gone.
+        answer: Answers a request. It's cancelled when the client is gone.
     """
 
     def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
@@ -238,11 +238,11 @@ class GatewayServer(web.Server):
             self._empty.set()
 
     async def end(self) -> None:
-        """Close all connections; none of them may be answering a request.
+        """Close all connections. No request may be in progress.
 
         Cancellation: safe.
         """
-        # Race: a connection may have been accepted which isn't made yet.
+        # Race: a connection may be accepted, but not made yet.
         self._ending = True
         self.pre_shutdown()
         await self.shutdown(_END_SECONDS)
@@ -255,7 +255,7 @@ class GatewayServer(web.Server):
 
 
 class TrailedResponse(web.StreamResponse):
-    """A response whose body is flushed per chunk, and whose trailer has the reason of its end.
+    """A response whose body is flushed per chunk, and whose trailer has the reason of the end.
 
     HTTP/1.0 has no trailers: its clients get the body alone.
     """
@@ -279,8 +279,8 @@ class TrailedResponse(web.StreamResponse):
         Cancellation: poisons — the connection can't be used any more.
         """
         if self.chunked and not data and isinstance(self._writer, StreamWriter):
-            # Wire: the library ends a chunked body without trailers. From here on it writes what
-            # it's given, and that's the last chunk with the trailer.
+            # Wire: the library ends a chunked body without trailers. From here on, the library
+            # writes bytes as they are: the last chunk, and the trailer.
             self._writer.chunked = False
             trailer = f"{CLOSE_ERROR}: {header_value(self.reason_of_end)}"
             data = f"0\r\n{trailer}\r\n\r\n".encode("ascii")

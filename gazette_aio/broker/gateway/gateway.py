@@ -31,7 +31,7 @@ class HttpGateway:
     Args:
         allow_origins: Origins whose scripts may use the JSON form from a browser.
         allow_unauthenticated: Whether GET, HEAD and PUT of journals need no token though the broker
-            has keys. A token which is sent is checked nonetheless.
+            has keys. Tokens that are sent are still checked.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class HttpGateway:
             warnings.warn(f"{self!r} was not stopped", ResourceWarning, source=self, stacklevel=2)
 
     async def bind(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Take an address, and return the port.
+        """Listen on an address, and return the port.
 
         Args:
             host: Address to listen on; empty is all of them.
@@ -66,12 +66,12 @@ class HttpGateway:
             tls: Context of HTTPS; None is plain HTTP.
 
         Raises:
-            ConfigurationError: If the address can't be listened on.
+            ConfigurationError: The address can't be listened on.
 
         Cancellation: safe.
         """
         if not {_CONNECTION, _ROUTES} <= sys.modules.keys():
-            # The library takes a while to import, which others needn't wait for.
+            # Imported here, because brokers without a gateway needn't wait for the import.
             await self._core.runtime.io.run(importlib.import_module, _ROUTES)
         routes = self._routes = importlib.import_module(_ROUTES).GatewayRoutes(
             self._core,

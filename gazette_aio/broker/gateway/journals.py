@@ -53,7 +53,7 @@ class JournalRoutes:
         self._authorize = authorize
 
     async def answer(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
-        """Answer a request for the journal which a path names.
+        """Answer a request for the journal that the path names.
 
         Cancellation: aborts — a body ends without its last chunk, an append is rolled back.
         """
@@ -118,11 +118,11 @@ class JournalRoutes:
 
 
 class _ReadEndedError(Exception):
-    """There's nothing more to send."""
+    """The read is complete."""
 
 
 class _ReadAnswer:
-    """The response to a GET or HEAD, while it's being made."""
+    """Response to a GET or HEAD in progress."""
 
     def __init__(self, request: web.BaseRequest, path: str) -> None:
         self.relay = ReadRelay()
@@ -133,7 +133,7 @@ class _ReadAnswer:
 
     @property
     def begun(self) -> bool:
-        """Whether it's known how the response begins."""
+        """Whether status and headers of the response are known."""
         return self._first is not None
 
     @property

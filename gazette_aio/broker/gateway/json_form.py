@@ -38,7 +38,7 @@ _LONG: Final = frozenset(
         FieldDescriptor.TYPE_SINT64,
     )
 )
-# Messages which may be absent from a response; all others are there, of defaults if need be.
+# Messages that may be absent from a response. All others are present, with default values.
 _NULLABLE: Final = frozenset(
     (
         "protocol.JournalSpec.suspend",
@@ -63,14 +63,14 @@ class JsonError(Exception):
 
 
 def parse_message(cls: type[M], document: bytes) -> M:
-    """Parse the JSON form of a message: names of either case, defaults left out or not.
+    """Parse the JSON form of a message. Names may have either case; default values are optional.
 
     Args:
         cls: Class of the message.
-        document: The JSON; empty is the message of defaults.
+        document: The JSON; empty is a message of default values.
 
     Raises:
-        JsonError: If it can't be parsed.
+        JsonError: The document can't be parsed.
     """
     try:
         text = document.decode("utf-8").lstrip(" \t\r\n")
@@ -92,7 +92,7 @@ def parse_message(cls: type[M], document: bytes) -> M:
     except RecursionError:
         raise JsonError("exceeded max depth") from None
     except (ValueError, TypeError, AttributeError) as error:
-        # Values of other kinds than the form has escape its own errors here and there.
+        # The library doesn't convert all errors of values of wrong types.
         raise JsonError(f"invalid {_name(cls)}: {error}") from None
 
 
@@ -118,12 +118,12 @@ def stream_error(text: str, code: str) -> bytes:
 
 
 def request_error(text: str, code: str) -> bytes:
-    """Return the document of a request which isn't an RPC, by the name of its gRPC code."""
+    """Return the document of a failed request that isn't an RPC, by the name of its gRPC code."""
     return _dump({"code": _CODES[code], "message": text, "details": []})
 
 
 def not_implemented() -> bytes:
-    """Return the document of a route which doesn't exist."""
+    """Return the document of a missing route."""
     return request_error(HTTPStatus.NOT_IMPLEMENTED.phrase, "UNIMPLEMENTED")
 
 
@@ -158,7 +158,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
 
 def _dump(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # These occur within strings only. Escaped, a browser which is fooled takes them for no markup.
+    # These occur only within strings. If they're escaped, no browser takes the JSON for markup.
     for char in "<>&\u2028\u2029":
         if char in text:
             text = text.replace(char, f"\\u{ord(char):04x}")

@@ -46,7 +46,7 @@ class JsonRoutes:
     """Answers requests for the JSON form of RPCs.
 
     Args:
-        allow_origins: Origins whose scripts may use it from a browser.
+        allow_origins: Origins whose scripts may send requests from a browser.
     """
 
     def __init__(self, core: BrokerCore, allow_origins: Iterable[str]) -> None:

@@ -29,10 +29,10 @@ class ReadQuery(NamedTuple):
 
 
 def parse_read_query(query: str) -> ReadQuery:
-    """Parse `offset` and `block`, in any case. The last value of a key counts, if it isn't empty.
+    """Parse `offset` and `block`, ignoring case. The last value of a key counts, unless it's empty.
 
     Raises:
-        QueryError: If a key isn't known, or a value can't be converted.
+        QueryError: A key isn't known, or a value can't be converted.
     """
     offset, block = ReadQuery()
     problems: dict[str, str] = {}
@@ -55,7 +55,7 @@ def check_append_query(query: str) -> None:
     """Check that a query has no keys: an append takes none.
 
     Raises:
-        QueryError: If it has.
+        QueryError: The query has a key.
     """
     _raise_any({key: f"schema: invalid path {quote(key)}" for key, _ in _pairs(query)})
 

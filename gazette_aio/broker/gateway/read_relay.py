@@ -4,8 +4,8 @@
        |                          |
        +--another status--> ENDED <--another status, or a jump of the offset
 
-A first response may be at another offset than was asked for, which its headers say. After a later
-jump there's no header to say so, and the body ends.
+The first response may have another offset than requested, which the headers show. A later jump
+can't be shown in headers, so the body ends.
 """
 
 from __future__ import annotations

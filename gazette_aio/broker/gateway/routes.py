@@ -58,7 +58,7 @@ class GatewayRoutes:
         """Answer a request.
 
         Raises:
-            ConnectionError: If the client is gone, or the answer can't be completed.
+            ConnectionError: The client is gone, or the answer can't be completed.
 
         Cancellation: aborts — the connection has to be closed.
         """
@@ -81,7 +81,7 @@ class GatewayRoutes:
             self._tasks.discard(task)
 
     async def finish(self, grace: float) -> None:
-        """Wait for present requests, and cancel them after `grace` seconds.
+        """Wait for the present requests, and cancel them after `grace` seconds.
 
         Cancellation: safe.
         """
@@ -94,7 +94,7 @@ class GatewayRoutes:
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method not in _VERBS:
-            # Wire: what doesn't begin with a verb of HTTP/1.1 isn't answered.
+            # Wire: requests that don't begin with a verb of HTTP/1.1 aren't answered.
             raise ConnectionAbortedError(f"unknown verb {request.method[:16]}")
         if (problem := _unsupported(request)) is not None:
             response = text_response(f"{problem.value} {problem.phrase}", problem)
@@ -142,7 +142,7 @@ class GatewayRoutes:
 def _unsupported(request: web.BaseRequest) -> HTTPStatus | None:
     if not (1, 0) <= request.version <= (1, 1):
         return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
-    # The library takes off chunks, and leaves what's below them as it is.
+    # The library decodes chunks, but no other transfer encoding.
     if request.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
         return HTTPStatus.NOT_IMPLEMENTED
     if request.headers.get("Expect", "100-continue").lower() != "100-continue":

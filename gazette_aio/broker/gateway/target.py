@@ -22,7 +22,7 @@ class RequestTarget(NamedTuple):
     """Target of a request."""
 
     path: str
-    """Unescaped; it begins with a slash unless the request isn't for a path at all."""
+    """Unescaped path, which begins with a slash unless the target isn't a path."""
     query: str
     """Without the question mark, still escaped."""
 
@@ -31,10 +31,10 @@ def parse_target(text: str) -> RequestTarget:
     """Parse the target of a request line.
 
     Args:
-        text: The target as it was received, other bytes than UTF-8 as surrogates.
+        text: The target as received, with surrogates for bytes that aren't UTF-8.
 
     Raises:
-        TargetError: If an escape is invalid.
+        TargetError: An escape is invalid.
     """
     path, _, query = text.partition("?")
     if match := _ABSOLUTE.match(path):
@@ -46,7 +46,7 @@ def parse_target(text: str) -> RequestTarget:
 
 
 def redirect(target: RequestTarget) -> str | None:
-    """Return the location to which an unclean path is redirected, None if the path is clean.
+    """Return the location to which an unclean path is redirected; None if the path is clean.
 
     A slash at the end is kept, for the validation of the journal's name.
     """

@@ -23,8 +23,7 @@ _BACKLOG = 100
 class TlsListener:
     """Accepts connections, and starts their protocol after the handshake.
 
-    A server of the event loop doesn't know the connections which are in their handshake, and can't
-    end them.
+    A server of the event loop doesn't know connections during their handshake, and can't end them.
 
     Args:
         sockets: Bound sockets, which are closed at the end.
@@ -69,7 +68,7 @@ class TlsListener:
             each.close()
         for task in self._tasks:
             task.cancel()
-        # Race: a task which is cancelled before it begins never gets to see its connection.
+        # Race: a task that is cancelled before it begins never sees its connection.
         for each in self._accepted:
             each.close()
         self._accepted.clear()
@@ -114,7 +113,7 @@ class TlsListener:
         except OSError as error:  # Errors of TLS are such, too.
             _logger.debug("no TLS was agreed on", extra={"error": str(error)})
         except asyncio.CancelledError:
-            # Race: the event loop forgets a connection which it hasn't begun to agree with.
+            # Race: the event loop forgets a connection whose handshake hasn't begun.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             raise

@@ -1,8 +1,8 @@
 """Clock of a broker: Unix time and timers, which tests can move.
 
-It's the source of time of pulses, flush intervals, refreshes of stores, retries of persisting,
-health checks, ends of tokens, and of the delay of watches, which is zero while the clock is frozen.
-Rates of appends, the grace of a stop, and clients are measured in real time.
+The clock times pulses, flush intervals, refreshes of stores, retries of persisting, health checks,
+ends of tokens, and the delay of watches, which is zero while the clock is frozen. Rates of appends,
+the grace of a stop, and clients use real time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 class ManualClock:
-    """A clock that tests move. It stands still, or follows another clock until it's frozen.
+    """A clock that tests move. It stands still, or follows another clock until `freeze()`.
 
-    Called, it returns Unix time in seconds. All methods belong to the thread of the event loop.
+    A call returns Unix time in seconds. All methods belong to the thread of the event loop.
 
     Args:
-        start: Unix time to begin with; None is the present time.
-        follow: Unix time to follow, in place of `start`. Timers then follow the event loop.
+        start: Unix seconds at which the clock begins; None is the present time.
+        follow: Source of Unix seconds to follow, instead of `start`. Timers then follow the event
+            loop.
 
     Example:
         ```python
@@ -64,7 +65,7 @@ class ManualClock:
         Due work begins at the next turn of the event loop; `BrokerControl.settled` waits for it.
 
         Raises:
-            ValueError: If `seconds` is negative, or not finite.
+            ValueError: `seconds` is negative, or not finite.
         """
         if not (seconds >= 0 and math.isfinite(seconds)):
             raise ValueError(f"seconds must be finite and not negative (not {seconds})")
@@ -76,7 +77,7 @@ class ManualClock:
         self._rearm()
 
     def freeze(self) -> None:
-        """Stop following another clock: from now on only `advance` moves this one."""
+        """Stop following another clock: from now on, only `advance()` moves this clock."""
         if self._follow is not None:
             self._unix, self._elapsed = self(), self.monotonic()
             self._follow = None
@@ -89,9 +90,9 @@ class ManualClock:
         return self._elapsed if self._follow is None else _loop_time() + self._shift
 
     def loop_time(self, when: float) -> float:
-        """Return when a time of `monotonic` comes in the loop's time, unless the clock is moved.
+        """Return the loop's time of a time of `monotonic()`, unless the clock is moved.
 
-        Infinite for a time which comes only by `advance`.
+        The result is infinite for a time that only `advance()` can reach.
         """
         if self._follow is not None:
             return when - self._shift
@@ -105,7 +106,7 @@ class ManualClock:
         return timer
 
     async def wait(self, event: asyncio.Event, when: float) -> bool:
-        """Wait for an event up to a time of `monotonic`; return whether it came.
+        """Wait for an event up to a time of `monotonic()`; return whether the event was set.
 
         Cancellation: safe.
         """
@@ -141,7 +142,7 @@ class Timer:
         self._handle: asyncio.Handle | None = None
 
     def arm(self) -> None:
-        """Schedule the call in the loop, by the clock as it runs now."""
+        """Schedule the call in the loop, by the clock's present rate."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -182,7 +183,7 @@ class Deadline:
         return self.clock.loop_time(self.when)
 
     async def wait(self, event: asyncio.Event) -> bool:
-        """Wait for an event up to this time; return whether it came.
+        """Wait for an event up to this time; return whether the event was set.
 
         Cancellation: safe.
         """

@@ -1,7 +1,7 @@
 """File operations that durability depends on, behind one interface.
 
-Tests replace `FileOps` to fail operations, or to lose what wasn't synced. All methods block; those
-which may take long are called in worker threads.
+Tests replace `FileOps` to fail operations, or to lose unsynced writes. All methods block; long
+operations run in worker threads.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class FileOps:
         path.mkdir(mode=0o750, parents=True, exist_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all it holds, as far as that's possible."""
+        """Remove a directory with its content, as far as possible."""
         shutil.rmtree(path, ignore_errors=True)
 
     def boot_id(self) -> str:
-        """Return what tells starts of the machine apart, or an empty text where it isn't known.
+        """Return an ID of the machine's present boot, or an empty text where it's unknown.
 
-        As long as it's the same, no write was lost, whether it was synced or not.
+        While the ID is the same, no write was lost, synced or not.
         """
         try:
             return _BOOT_ID.read_text("ascii").strip()
@@ -129,7 +129,7 @@ def make_durable_directory(files: FileOps, path: Path, *, sync: bool) -> None:
 
 
 def os_error_text(error: OSError, operation: str = "", path: str | Path = "") -> str:
-    """Return the text of an operating system error in the form which clients know."""
+    """Return the text of an operating system error in the form that Gazette's clients expect."""
     reason = (error.strerror or str(error) or type(error).__name__).lower()
     if error.errno == errno.ENOSPC:
         reason = f"the broker's disk is full ({reason})"
@@ -137,7 +137,7 @@ def os_error_text(error: OSError, operation: str = "", path: str | Path = "") ->
 
 
 def write_durably(files: FileOps, path: Path, data: bytes, *, sync: bool) -> None:
-    """Replace a file as a whole: readers and crashes find the old or the new content."""
+    """Replace a file atomically: after a crash too, it has the old or the new content."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with opened(files, temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:

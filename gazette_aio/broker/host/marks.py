@@ -1,14 +1,15 @@
-"""Marks: small files that say how much of other files is acknowledged.
+"""Marks: small files that record how much of other files is acknowledged.
 
-A mark is written after what it tells of is durable, and isn't synced itself: it may be older than
-the truth, and never claims too much. Recovery knows by it what may be torn, which is cut off, from
-what was acknowledged, whose damage is reported.
+A mark is written after the marked content is durable, and isn't synced itself: a mark may be out of
+date, but never claims too much. By the mark, recovery distinguishes content that may be torn, and
+is cut off, from acknowledged content, whose damage is reported.
 
-What isn't synced before it's acknowledged has a mark of its own, whose name has the present boot of
-the machine: it counts until the next one, as a power loss may leave it, and take what it tells of.
+Content that is acknowledged before it's synced has a separate mark, whose name has the machine's
+present boot. That mark counts until the next boot, because a power loss may keep the mark, and lose
+the content.
 
-The file has two slots, which are written in turn, so that a torn write leaves the mark before it.
-A slot is `u64 number | i64 first | i64 end | i64 length | u32 CRC-32 of these`, little-endian.
+The file has two slots, which are written in turn, so that a torn write leaves the previous mark. A
+slot is `u64 number | i64 first | i64 end | i64 length | u32 CRC-32 of these`, little-endian.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Mark(NamedTuple):
 
 
 def newest_mark(files: FileOps, path: Path) -> Mark | None:
-    """Return the newest mark of a path that counts, or None if there's none. Blocks.
+    """Return the newest valid mark of a path, or None if there's none. Blocks.
 
     Raises:
-        OSError: If a file is there, and can't be read.
+        OSError: A file exists, and can't be read.
     """
     marks = [MarkFile(files, path).read()]
     if (of_boot := path_of_boot(files, path)) is not None:
@@ -55,13 +56,13 @@ def newest_mark(files: FileOps, path: Path) -> Mark | None:
 
 
 def path_of_boot(files: FileOps, path: Path) -> Path | None:
-    """Return the path of the mark that counts until the machine ends, None if that isn't known."""
+    """Return the path of the mark that counts until the next boot; None if the boot is unknown."""
     boot = files.boot_id()
     return path.with_name(f"{path.name}.{boot}") if boot else None
 
 
 def mark_paths(path: Path) -> list[Path]:
-    """Return the paths of all marks of a path, also of those that don't count any more."""
+    """Return the paths of all marks of a path, including marks that don't count any more."""
     return [path, *sorted(path.parent.glob(f"{path.name}.*"))]
 
 
@@ -87,7 +88,7 @@ class MarkFile:
         """Return the newest sound mark, or None if there's none.
 
         Raises:
-            OSError: If the file is there, and can't be read.
+            OSError: The file exists, and can't be read.
         """
         self._number, self._mark = 0, None
         try:
@@ -105,10 +106,10 @@ class MarkFile:
         return self._mark
 
     def write(self, mark: Mark) -> None:
-        """Write a mark, unless a later one is there.
+        """Write a mark, unless the file has a later mark.
 
         Raises:
-            OSError: If it can't be written. The mark before it remains.
+            OSError: The mark can't be written. The previous mark remains.
         """
         with self._lock:
             if self._number is None:

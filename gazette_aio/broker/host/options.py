@@ -28,85 +28,85 @@ PATH_OPTIONS = (
     "server_cert_key_file",
     "server_ca_file",
 )
-"""Options which are paths."""
+"""Names of options that are paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions:
-    """Options of a broker. Rates are bytes per second, durations are seconds."""
+    """Options of a broker. Rates are in bytes per second, durations in seconds."""
 
     data_dir: Path | None = None
-    """Directory of all durable state; None takes a temporary one, which is removed at stop."""
+    """Directory of all durable state; None uses a temporary directory, which is removed at stop."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 0
     """Port to listen on; zero takes any free one."""
     socket: Path | None = None
-    """Absolute path of a Unix socket to serve gRPC on, in place of `port`, and without TLS."""
+    """Absolute path of a Unix socket for gRPC, instead of `port` and without TLS."""
     socket_mode: int = 0o600
-    """Permissions of the socket's file: who may write to it may connect."""
+    """Permissions of the socket's file: users who may write to the file may connect."""
     server_cert_file: Path | None = None
-    """File in PEM format of the certificate, which turns TLS on for gRPC and the gateway."""
+    """File of the certificate in PEM format, which turns TLS on for gRPC and the gateway."""
     server_cert_key_file: Path | None = None
-    """File in PEM format of the certificate's private key."""
+    """File of the certificate's private key in PEM format."""
     server_ca_file: Path | None = None
-    """File in PEM format of authorities one of which must have certified each client."""
+    """File of authorities in PEM format, one of which must certify each client."""
     grpc_extras: bool = False
-    """Whether the gRPC services of health checks and of reflection are served, to everybody."""
+    """Whether the gRPC services of health checks and of reflection are served, without tokens."""
     http_port: int | None = 0
     """Port of the HTTP gateway; zero takes any free one, None runs no gateway."""
     http_allow_unauthenticated: bool = False
-    """Whether the gateway serves journals to clients without a token though there are keys."""
+    """Whether the gateway serves journals to clients without a token although there are keys."""
     allow_origin: Sequence[str] = ()
     """Origins whose scripts may use the gateway's JSON form from a browser."""
     advertise: str | None = None
-    """Endpoint URL which clients are told, if it isn't where the broker listens."""
+    """Endpoint URL to advertise to clients, if it isn't the address of the broker's port."""
     zone: str = "local"
     suffix: str | None = None
-    """Id of the broker within its zone; None keeps the one of the data directory."""
+    """ID of the broker within its zone; None keeps the ID in the data directory."""
     file_root: Path | None = None
     """Local directory of `file://` stores; None is `fragments` within the data directory."""
     file_only: bool = False
     """Whether stores of all schemes are kept below the file root."""
     store_endpoint: Sequence[str] = ()
-    """Origins of the S3 servers which stores may name by their argument `endpoint`."""
+    """Origins of the S3 servers that stores may name by their argument `endpoint`."""
     auth_keys: str | None = field(default=None, repr=False)
-    """Base64 keys, separated by commas or blanks, which tokens of clients are checked against."""
+    """Base64 keys, separated by commas or blanks, which verify the tokens of clients."""
     auth_keys_file: Path | None = None
-    """File of the keys, in place of `auth_keys`; read when the broker starts."""
+    """File of the keys, instead of `auth_keys`; read when the broker starts."""
     claim_checks: ClaimChecks = "strict"
-    """Whether tokens confine their holders in Apply and health checks, or as Gazette's do."""
+    """Whether the selector of a token limits Apply and health checks too, unlike in Gazette."""
     assign_delay: float = 0.0
-    """How long a new journal is left without a broker, as clusters do for a moment."""
+    """Time for which a new journal has no broker, as for a moment in clusters."""
     nested_journals: NestedJournals = "separate"
-    """Whether a journal `a` also lists files of journal `a/b` in a store which they share."""
+    """With `shared`, journal `a` also lists files of journal `a/b` in a common store."""
     max_replication: int = 1
-    """Upper bound of the replication of every journal; more than one can't be satisfied."""
+    """Upper bound of the replication of every journal. More than 1 can't be satisfied."""
     min_append_rate: int = 1 << 16
     max_append_rate: int = 0
-    """Upper bound of the append rate of journals which have one; zero is none."""
+    """Upper bound of the append rate of journals that have a rate limit; zero is none."""
     max_recv_size: int = 4 << 20
-    """Longest message which is accepted, in bytes."""
+    """Longest accepted message, in bytes."""
     watch_delay: float = 0.03
-    """For how long changes of journals are gathered before watches show them."""
+    """Time for which changes of journals are gathered before watches show them."""
     chunk_size: int = 1 << 17
     """Longest content of a read message, in bytes."""
     verify_fragments: bool = True
-    """Whether stored fragments are checked against the SHA-1 sum of their name as they're read. A
-    read of a part reads the whole fragment then, once."""
+    """Whether reads check stored fragments against the SHA-1 sum in their names. The first read of
+    a part then reads the whole fragment."""
     fsync: FsyncMode = "commit"
     """`commit` syncs before an append is acknowledged, `interval` every `sync_interval`."""
     sync_interval: float = 0.05
     pulse_interval: float = 60.0
-    """How often a journal with recent appends looks whether its fragment is due."""
+    """Interval at which a journal with recent appends checks whether its fragment is due."""
     persist_delay: float = 0.2
     """Pause between the completion of a fragment and its write to a store."""
     persist_retry: float = 5.0
     """Pause after a failed write to a store."""
     store_wait: float = 5.0
-    """How long an append waits for an unhealthy store before it's refused."""
+    """Time for which an append waits for an unhealthy store before it's refused."""
     drain_seconds: float = 10.0
-    """How long `serve` may take at its end to persist what's complete."""
+    """Time limit for persisting complete fragments at the end of `serve`."""
     clock: Callable[[], float] = time.time
     """Source of Unix time; a `ManualClock` also moves all timers of the broker."""
 
@@ -163,7 +163,7 @@ class BrokerOptions:
 
 
 class BrokerKeywords(TypedDict, total=False):
-    """The options of `BrokerOptions` but for `data_dir`, as keywords of an `EmbeddedBroker`."""
+    """The options of `BrokerOptions` except `data_dir`, as keywords of an `EmbeddedBroker`."""
 
     host: str
     port: int
@@ -205,7 +205,7 @@ class BrokerKeywords(TypedDict, total=False):
 
 
 def _check_identity(options: BrokerOptions) -> None:
-    # Clients refuse all answers of a broker whose id or endpoint isn't valid.
+    # Clients refuse all answers of a broker with an invalid ID or endpoint.
     suffix = "suffix" if options.suffix is None else options.suffix
     endpoint = "http://host" if options.advertise is None else options.advertise
     process_id = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 _HEADER = struct.Struct("<II")
 HEADER_LENGTH = _HEADER.size
 MAX_PAYLOAD = 1 << 28
-"""Longest payload which is written, and believed when it's read."""
+"""Longest payload, in bytes; a longer length isn't valid."""
 
 _POLYNOMIAL: Final = 0xEDB88320  # Of CRC-32, the lowest power first.
 _BLOCK_BYTES: Final = 1 << 10
@@ -31,13 +31,13 @@ class FoundRecord(NamedTuple):
 
 
 def encode_record(payload: bytes) -> bytes:
-    """Return the bytes of a record holding `payload`, which isn't empty."""
+    """Return the bytes of a record of `payload`, which must not be empty."""
     assert 0 < len(payload) <= MAX_PAYLOAD, "payload out of bounds"
     return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def decode_record(data: bytes | memoryview, offset: int) -> FoundRecord | None:
-    """Return the record at `offset` of `data`, or None without a complete and valid record."""
+    """Return the record at `offset` of `data`; None unless a complete and valid record is there."""
     start = offset + HEADER_LENGTH
     if offset < 0 or start > len(data):
         return None
@@ -66,8 +66,8 @@ def find_tagged_record(data: bytes, start: int, tag: bytes) -> FoundRecord | Non
 
     Distinguishes damage in the middle of a log (a valid record follows) from a torn tail.
     """
-    # Invariant: the time is about that of one pass. Content that others chose, such as registers,
-    # may hold any number of headers which claim long payloads.
+    # Invariant: the search takes about the time of one pass. Content of clients, such as registers,
+    # may contain any number of headers that claim long payloads.
     sums = _Sums(data)
     position = start + HEADER_LENGTH
     while (position := data.find(tag, position)) >= 0:
@@ -80,7 +80,7 @@ def find_tagged_record(data: bytes, start: int, tag: bytes) -> FoundRecord | Non
 
 
 class _Sums:
-    """CRC-32 of any parts of `data`, each in a time that doesn't grow with the part."""
+    """CRC-32 of any part of `data`, in a time that doesn't grow with the part."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -90,7 +90,8 @@ class _Sums:
         """Return the sum of a part."""
         if end - begin <= _BLOCK_BYTES:
             return zlib.crc32(self._data[begin:end])
-        # The sum of a whole is that of its head, carried over the rest, plus that of the rest.
+        # The sum of a whole is the sum of its head, carried over the rest, plus the sum of the
+        # rest.
         return self._up_to(end) ^ _carried(self._up_to(begin), end - begin)
 
     def _up_to(self, position: int) -> int:
@@ -102,7 +103,7 @@ class _Sums:
 
 
 def _carried(checksum: int, count: int) -> int:
-    """Return a sum as `count` zero bytes after its content change it, but for their own sum."""
+    """Return the contribution of a sum to the sum of its content and `count` further bytes."""
     for tables in _tables():
         if not count:
             break
@@ -124,7 +125,7 @@ def _looked_up(tables: list[list[int]], checksum: int) -> int:
 
 @functools.cache
 def _tables() -> list[list[list[int]]]:
-    """Return tables that carry a sum over 1, 2, 4, … zero bytes: one for each of its bytes."""
+    """Return tables that carry a sum over 1, 2, 4, … bytes: one table for each byte of the sum."""
     one: list[int] = []
     for value in range(256):
         checksum = value

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 MAX_RUNNING = 16
-"""Most work of one lane which runs at the same time."""
+"""Most concurrent work of one lane."""
 
 
 class _Lane:
@@ -51,11 +51,11 @@ class Scheduler:
         """Run `work` after a number of seconds. Work that became pointless must return at once.
 
         Args:
-            seconds: How long after now.
+            seconds: Seconds from now.
             name: Name of its task.
             work: The work.
-            lane: What the work may have to wait for, as the URL of a store. The work of a lane is
-                bounded, and doesn't wait for that of another lane.
+            lane: Resource that the work may wait for, such as the URL of a store. Concurrent work
+                of a lane is bounded, and doesn't wait for work of other lanes.
         """
         when = self._clock.monotonic() + seconds
         heapq.heappush(self._heap, (when, next(self._count), name, work, lane))
@@ -65,7 +65,7 @@ class Scheduler:
             self._earlier.set()
 
     async def settled(self) -> None:
-        """Wait until all work which is due is done.
+        """Wait until all due work is done.
 
         Cancellation: safe.
         """

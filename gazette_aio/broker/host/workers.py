@@ -58,7 +58,7 @@ class Workers:
         return await finish(self.submit(function, *args, **kwargs))
 
     def close(self) -> None:
-        """Wait for running calls, and end the threads. Blocks for as long as a slice of work."""
+        """Wait for running calls, and end the threads. Blocks for up to a slice of work."""
         self.stopping.set()
         self._closed = True
         pool, self._pool = self._pool, None
@@ -67,7 +67,7 @@ class Workers:
 
 
 def resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
-    """Set the result or error of a future, unless it's done. The error needn't be retrieved."""
+    """Set the result or error of a future, unless it's done. The error may stay unretrieved."""
     if future.done():
         return
     if error is None:
@@ -78,7 +78,7 @@ def resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -
 
 
 async def wait_until(event: asyncio.Event, until: Deadline | None) -> bool:
-    """Wait for an event up to a time; return whether it came.
+    """Wait for an event up to a time; return whether the event was set.
 
     Cancellation: safe.
     """
@@ -108,14 +108,17 @@ class Background:
         return task
 
     async def join(self) -> None:
-        """Wait until all present tasks are done."""
+        """Wait until all present tasks are done.
+
+        Cancellation: safe — the tasks continue.
+        """
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def aclose(self) -> None:
         """Cancel all tasks, and wait until they're done. Idempotent.
 
-        Cancellation: safe — they end anyway; call again to wait for that.
+        Cancellation: safe — the tasks end anyway; call again to wait for their end.
         """
         if not self._closed:
             self._closed = True

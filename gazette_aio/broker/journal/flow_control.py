@@ -1,9 +1,9 @@
 """Rate limits of append streams.
 
-A journal banks allowance at its maximum rate, up to ten seconds' worth, and each chunk of an
-append is charged against it. The client in turn begins with one second's worth of the minimum
-rate, earns what it sends, and is cut off when it has spent all of it. Time is an argument, in
-milliseconds of any monotonic clock.
+A journal earns allowance at its maximum rate, for up to ten seconds, and each chunk of an append
+spends allowance. The client begins with the minimum rate of one second, earns the bytes that it
+sends, spends the minimum rate over time, and is cut off when nothing is left. Time is an argument,
+in milliseconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 BANK_SECONDS = 10
 QUANTUM_MILLIS = 50
-"""Interval at which a waiting append is looked at."""
+"""Interval at which a waiting append is checked, in milliseconds."""
 
 
 @dataclass(slots=True)
@@ -64,11 +64,11 @@ class FlowControl:
         self.spent = min_rate
 
     def tick(self, now_millis: int, waited_millis: int) -> bool:
-        """Account for time which has passed; return False if the client has underflowed.
+        """Account for passed time; return False if the client is too slow.
 
         Args:
             now_millis: Current time.
-            waited_millis: Time to charge the client for, of that which has passed.
+            waited_millis: Part of the passed time to charge to the client.
         """
         elapsed = now_millis - self.journal.last_millis
         if elapsed < 0:
@@ -83,14 +83,14 @@ class FlowControl:
         return self.spent > 0 or self.min_rate == 0
 
     def skip(self, now_millis: int) -> None:
-        """Account for time which the broker took, and which the client isn't charged for."""
+        """Account for time of the broker, which isn't charged to the client."""
         elapsed = now_millis - self.journal.last_millis
         if elapsed > 0:
             self._credit(elapsed)
             self.journal.last_millis = now_millis
 
     def chunk(self, length: int) -> None:
-        """Charge a received chunk of `length` bytes; it may pass once `charge` is zero."""
+        """Charge a received chunk of `length` bytes, which may pass once `charge` is zero."""
         assert self.charge == 0, "the previous chunk is still held"
         self.charge = length
         self._debit()
@@ -104,13 +104,13 @@ class FlowControl:
         self._debit()
 
     def patience_millis(self) -> float:
-        """Return for how long to wait for a silent client; infinity if it may be silent."""
+        """Return milliseconds to wait for a silent client; infinity if it may be silent."""
         if self.min_rate == 0:
             return math.inf
         return -(-self.spent * 1000 // self.min_rate) + QUANTUM_MILLIS
 
     def hold_millis(self) -> int:
-        """Return how long to hold the present chunk before the next tick."""
+        """Return how long to hold the present chunk before the next tick, in milliseconds."""
         if self.charge == 0:
             return 0
         needed = -(-self.charge * 1000 // max(self.max_rate, 1))
@@ -135,6 +135,6 @@ class FlowControl:
 def effective_max_rate(journal_rate: int, broker_rate: int) -> int:
     """Return the maximum rate of a journal under the limit of its broker.
 
-    A journal rate of zero isn't limited, whatever the broker's.
+    A journal rate of zero is no limit, whatever the broker's limit.
     """
     return min(journal_rate, broker_rate) if broker_rate else journal_rate

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class JournalLife:
-    """A journal and its directory. Only the replica changes it; its parts look at it."""
+    """A journal and its directory. Only the replica changes them; the replica's parts read them."""
 
     item: JournalItem
-    """The journal as of now."""
+    """The present journal."""
     directory: Path
     closed: bool = False
     """Whether the journal isn't served any more."""
@@ -43,6 +43,6 @@ class JournalLife:
 
 
 def first_store(item: JournalItem) -> str:
-    """Return the store which fragments of a journal are written to, or an empty text."""
+    """Return the URL of the store to which a journal's fragments are written, or an empty text."""
     stores = item.spec.fragment.stores
     return stores[0] if stores else ""

@@ -1,9 +1,8 @@
-"""Time for which a client keeps a broker waiting: only what the broker was there to see counts.
+"""Time for which a client keeps a broker waiting: only time in which the broker could read counts.
 
-A broker on a starved machine neither reads nor runs its timers. So a wait is looked at again and
-again, and an interval counts for less, down to nothing, by as much as the look at its end is late:
-a client isn't charged for time within which the broker couldn't have read what it sent. Times are
-arguments, in seconds of any monotonic clock.
+A broker on a starved machine neither reads nor runs its timers. So a wait is checked at intervals,
+and the delay of each check is subtracted from its interval: a client isn't charged for time in
+which the broker couldn't read. Times are arguments, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 import math
 
 LOOK_SECONDS = 0.1
-"""Interval of looks."""
+"""Interval of checks, in seconds."""
 
 
 class Patience:
-    """One wait after the other."""
+    """Sequence of waits for one client."""
 
     __slots__ = ("_allowance", "_since", "waited")
 
@@ -32,14 +31,14 @@ class Patience:
         self._since = now
 
     def next_look(self, now: float) -> float:
-        """Return when to look again, or infinity if there's no need to."""
+        """Return the time of the next check, or infinity if none is needed."""
         return math.inf if self._allowance == math.inf else now + LOOK_SECONDS
 
     def look(self, due: float, now: float) -> bool:
-        """Account for the time since the last look; return whether the wait has lasted too long.
+        """Account for the time since the last check; return whether the wait has lasted too long.
 
         Args:
-            due: When the look was to be. Later than `now` if the wait ends before.
+            due: Planned time of the check; after `now` if the wait ends before.
             now: The present time.
         """
         late = max(0.0, now - due)

@@ -38,7 +38,7 @@ _MAX_POSTFIX_LENGTH = 512
 
 
 class Persister:
-    """Complete fragments of a journal, oldest first, which are to be written to its store."""
+    """Complete fragments of a journal, oldest first, which aren't written to its store yet."""
 
     def __init__(
         self, runtime: Runtime, space: KeySpace, life: JournalLife, index: FragmentIndex
@@ -67,7 +67,7 @@ class Persister:
         self._complete.append(fragment)
 
     def schedule(self, *, failures: int = 0) -> None:
-        """Schedule the persisting of complete fragments, unless it is already."""
+        """Schedule the persisting of complete fragments, unless it's scheduled."""
         if self._timer is not None or not self._complete or not self._life.first_store:
             return
         timer = self._timer = object()
@@ -96,7 +96,7 @@ class Persister:
         self._runtime.scheduler.after(delay, name, work, lane=lane)
 
     def follow_store(self) -> None:
-        """Follow a change of the store: a pause after failures was for the former one."""
+        """Follow a change of the store: end the pause after failures of the former store."""
         self._timer = None
         self.schedule()
 
@@ -104,7 +104,7 @@ class Persister:
         """Persist all complete fragments, if the journal has a store.
 
         Raises:
-            OSError, StoreError: If a fragment can't be persisted; it remains local.
+            OSError, StoreError: A fragment can't be persisted; it remains local.
 
         Cancellation: safe — takes effect between two fragments.
         """
@@ -115,7 +115,7 @@ class Persister:
 
     @asynccontextmanager
     async def paused(self) -> AsyncGenerator[None]:
-        """Wait for a fragment which is being persisted, and persist no other one meanwhile.
+        """Wait for the fragment that is being persisted, and persist none within the context.
 
         Cancellation: safe.
         """
@@ -139,15 +139,15 @@ class Persister:
             if self._runtime.options.nested_journals == "separate":
                 _check_nested(self._space, self._life.name, fragment.path_postfix)
         path = pb.content_path(fragment)
-        # Invariant: the thread has a descriptor of its own, as it may go on when nobody waits for
-        # it any more, and must not read from another file which the number was given to.
+        # Invariant: the thread has its own descriptor. It may continue after its caller, when the
+        # system may have given the number to another file.
         files = self._runtime.files
         own = dataclasses.replace(local, content=ContentFile(files, local.content.path))
         mod_time, written = await handle.run(self._life, _write, path, own, handle.workers)
         if url not in self._life.spec.fragment.stores:
             return  # Nobody looks for it there any more: it goes to the store which is next.
-        # Invariant: fragments are marked in order, each before it counts as persisted. A restart
-        # would else miss what's behind one without a mark, and take all that follows for lost.
+        # Invariant: fragments are marked in order, each before it counts as persisted. Otherwise a
+        # restart would take all fragments after an unmarked one for lost.
         await self._runtime.io.run(_mark, files, local, sync=self._runtime.syncs)
         self._runtime.metrics.spool_persisted += 1
         self._runtime.metrics.store_put_bytes += written
@@ -159,7 +159,7 @@ class Persister:
 
 
 def _check_postfix(postfix: str) -> None:
-    """Raise StoreError unless fragments of a postfix are found again, below their journal."""
+    """Raise StoreError unless listings find fragments of a postfix, below their journal."""
     try:
         validate_path_component(postfix, min_length=0, max_length=_MAX_POSTFIX_LENGTH)
     except pb.ValidationError as error:
@@ -171,7 +171,7 @@ def _check_postfix(postfix: str) -> None:
 def _check_nested(space: KeySpace, journal: str, postfix: str) -> None:
     """Raise StoreError if a postfix leads into the directory of another journal.
 
-    Appends choose registers, by which a template may render any postfix.
+    Appends choose registers, and with them a template may render any postfix.
     """
     directory = journal
     for part in postfix.split("/") if postfix else ():
@@ -183,7 +183,7 @@ def _check_nested(space: KeySpace, journal: str, postfix: str) -> None:
 def _write(
     store: FragmentStore, path: str, local: LocalFragment, workers: Workers
 ) -> tuple[int, int]:
-    # Names hold the sum of the content: a file which exists already has it.
+    # Names have the sum of the content, so an existing file has the content.
     written = 0
 
     def pieces() -> Iterator[bytes]:
@@ -214,13 +214,13 @@ def _remove(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
     try:
         remove_fragment(files, local.log_path.parent, local.fragment.begin, sync=sync)
     except OSError as error:
-        # The next start removes it, as it's marked.
+        # The next start removes the file, because the fragment is marked.
         _logger.warning("unable to remove a persisted fragment", exc_info=error)
 
 
 def _mark(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
     record = encode_record(encode_entry(Mark(EntryKind.PERSISTED, local.fragment.end)))
-    # A mark which couldn't be written in full would hide a record behind it.
+    # An incomplete mark would hide later records.
     _, end = scan_records(files.read_file(local.log_path))
     with opened(files, local.log_path, os.O_RDWR) as descriptor:
         files.pwrite(descriptor, record, end)

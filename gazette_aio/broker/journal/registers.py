@@ -1,4 +1,4 @@
-"""Registers: the label set which travels with a journal, and which appends check and modify."""
+"""Registers: a journal's label set that appends check and modify."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import Final
 import gazette_aio.protocol as pb
 
 MAX_REGISTERS_BYTES: Final = 256 << 10
-"""Longest registers that an append may leave. They're in memory, in each answer to an append, in
-each record that changes them, and the event loop joins them; and whoever may append could add to
-them for ever."""
+"""Longest registers after an append, in bytes. Registers are in memory, in each response to an
+append, and in each record that changes them, and every writer can add labels."""
 
 
 class RegistersTooLongError(Exception):
-    """An append is refused for the length of its registers. The text is for the client."""
+    """An append is refused because its registers are too long. The text is for the client."""
 
 
 def check_request(request: pb.AppendRequest) -> None:
-    """Check the length of what a request tells about registers, before any of it is looked at.
+    """Check the length of a request's label sets of registers, before they are read.
 
     Raises:
-        RegistersTooLongError: If it's more than registers can have.
+        RegistersTooLongError: The label sets are longer than registers can be.
     """
     length = request.ByteSize()
     if length > MAX_REGISTERS_BYTES and (length := length - len(request.content)) > (
@@ -34,8 +33,8 @@ def check_request(request: pb.AppendRequest) -> None:
 def registers_match(registers: pb.LabelSet, selector: pb.LabelSelector | None) -> bool:
     """Return whether an append which checks `selector` may proceed.
 
-    Empty registers match every selector: they are what remains after a loss of the journal's
-    brokers, and must not lock out its writers.
+    Empty registers match every selector: registers are empty after a loss of the journal's brokers,
+    and writers must not be locked out.
     """
     if selector is None or not registers.labels:
         return True
@@ -51,14 +50,14 @@ def update_registers(
     """Return the registers after an append has subtracted, and then united, label sets.
 
     Raises:
-        RegistersTooLongError: If they'd be too long, and longer than they are.
+        RegistersTooLongError: The registers would be too long, and longer than now.
     """
     before = registers
     if subtract is not None:
         registers = pb.subtract_label_set(registers, subtract)
     if union is not None:
         registers = pb.union_label_sets(union, registers)
-    # Registers of earlier versions may be longer, and can still be made shorter.
+    # Registers of earlier versions may be longer, and may still become shorter.
     if (length := registers.ByteSize()) > MAX_REGISTERS_BYTES and length > before.ByteSize():
         raise RegistersTooLongError(
             f"registers are too long ({length} bytes; expected <= {MAX_REGISTERS_BYTES})"

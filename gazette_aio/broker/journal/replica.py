@@ -24,11 +24,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """A served journal. Each part changes its own state, and looks at the parts before it.
+    """A served journal. Each part changes its own state, and reads the parts before it.
 
     Args:
         directory: Directory of the journal's life.
-        is_listed: Whether the stores are known to hold nothing.
+        is_listed: Whether the stores are known to be empty.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Replica:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody uses its files, other than to read them."""
+        """Whether the files are used only by readers."""
         return not self.head.is_busy and not self.persister.is_busy
 
     @property
@@ -70,11 +70,13 @@ class Replica:
         return len(self.persister) > 0 or self.head.spool.end > self.head.spool.begin
 
     async def recover(self) -> None:
-        """Read back what the journal's directory holds.
+        """Recover the content of the journal's directory.
 
         Raises:
-            OSError: If it can't be read.
-            StoreError: If it's of a later version.
+            OSError: A file can't be read.
+            StoreError: A log is of a later version.
+
+        Cancellation: aborts — drop the replica.
         """
         directory = self.life.directory
         runtime = self._runtime
@@ -107,7 +109,7 @@ class Replica:
             self.head.refuse(f"journal {self.name} is damaged: {damage}")
 
     def follow(self, item: JournalItem) -> bool:
-        """Follow a change of the spec; return whether the journal has other stores now."""
+        """Follow a change of the spec, and return whether the journal's stores changed."""
         before, now = self.life.spec.fragment, item.spec.fragment
         self.life.item = item
         if list(before.stores) != list(now.stores):
@@ -121,7 +123,7 @@ class Replica:
     # Fragments
 
     def arm_pulse(self) -> None:
-        """Schedule a pulse after the pulse interval, unless there's one or no content."""
+        """Schedule a pulse after the pulse interval, unless there's one, or no content."""
         spool = self.head.spool
         if self._pulse_armed or self.life.closed or spool.end == spool.begin:
             return
@@ -131,7 +133,7 @@ class Replica:
             self._pulse_armed = False
             if self.life.closed:
                 return
-            # An append which holds the journal did the same as it began, and may last very long.
+            # An append that holds the journal did the same when it began, and may last very long.
             is_busy = self.head.is_busy
             if not is_busy:
                 await self.pulse()
@@ -142,7 +144,7 @@ class Replica:
         self._runtime.scheduler.after(interval, f"pulse {self.name}", work)
 
     async def pulse(self) -> None:
-        """Complete the fragment in progress if it's due, as an append would.
+        """Complete the fragment in progress if it's due.
 
         Cancellation: safe.
         """
@@ -168,8 +170,8 @@ class Replica:
         """Complete the fragment in progress, and persist all complete ones now.
 
         Raises:
-            OSError, StoreError: If a fragment can't be persisted.
-            ReplicaFailedError: If the journal has failed.
+            OSError, StoreError: A fragment can't be persisted.
+            ReplicaFailedError: The journal has failed.
 
         Cancellation: safe.
         """

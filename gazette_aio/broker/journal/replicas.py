@@ -1,4 +1,4 @@
-"""Replicas of a broker: opened on first use, and followed through changes of the key space."""
+"""Replicas of a broker: opened at first use, and updated with changes of the key space."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FLUSHES_AT_ONCE = 8
 
 
 class Replicas:
-    """Replicas by journal. A journal costs nothing here until it's first read or appended to."""
+    """Replicas by journal. A journal has no replica before its first read or append."""
 
     def __init__(self, runtime: Runtime, space: KeySpace, data: DataDirectory) -> None:
         self.max_open: int = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
@@ -68,9 +68,9 @@ class Replicas:
         """Return the replica of a journal, recovered and with its stores listed.
 
         Raises:
-            OSError: If its files can't be read.
-            StoreError: If they're of a later version.
-            ReplicaFailedError: If the broker is stopping.
+            OSError: The journal's files can't be read.
+            StoreError: The files are of a later version.
+            ReplicaFailedError: The broker is stopping.
 
         Cancellation: safe.
         """
@@ -91,7 +91,7 @@ class Replicas:
             if is_empty:
                 self._replicas[item.name] = replica
                 return replica
-            # Taken now: a later one may itself wait until this replica is open.
+            # Taken now: a later task may itself wait until this replica is open.
             opening_work = self._open(replica, self._leaving.get(directory))
             task = self._runtime.background.start(opening_work, f"open {item.name}")
             if task is None:
@@ -102,7 +102,7 @@ class Replicas:
             try:
                 await asyncio.shield(opening)
             except asyncio.CancelledError:
-                # The broker stops; else it's the caller who was cancelled.
+                # The broker stops. Otherwise the caller was cancelled.
                 if opening.cancelled() and not _is_cancelled():
                     raise ReplicaFailedError(STOPPED) from None
                 raise
@@ -111,7 +111,7 @@ class Replicas:
 
     async def _open(self, replica: Replica, leaving: asyncio.Task[None] | None) -> None:
         try:
-            # Race: an append to the replica which was dropped may still be about to commit.
+            # Race: an append to the dropped replica may still commit.
             if leaving is not None:
                 await asyncio.wait([leaving])
             await replica.recover()
@@ -130,7 +130,7 @@ class Replicas:
         replica.arm_pulse()
 
     async def recover_later(self) -> None:
-        """Schedule the opening of journals which may have content to persist from an earlier run.
+        """Schedule the opening of journals that may have unpersisted content of an earlier run.
 
         Directories of deleted journals are removed.
 
@@ -144,7 +144,7 @@ class Replicas:
             await self._runtime.bulk.run(self._data.remove, self._data.journals / name)
 
     def _directories(self) -> tuple[list[str], set[str]]:
-        """Return journals which have a directory, or had one, and directories without a journal."""
+        """Return journals that have or had a directory, and directories without a journal."""
         names = {
             path.name for path in self._data.journals.iterdir() if path.suffix != ORPHAN_SUFFIX
         }
@@ -157,7 +157,7 @@ class Replicas:
                 names.remove(directory)
                 kept.append(item.name)
         for name in list(names):
-            # A journal which the key space can't have deleted, as it has never known it.
+            # The key space can't have deleted this journal: it never had the journal.
             revision = name.partition("-")[0]
             if not revision.isdecimal() or int(revision) > self._space.revision:
                 path = self._data.journals / name
@@ -184,11 +184,11 @@ class Replicas:
     # Changes of the key space
 
     def adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
-        """Follow a transaction which was committed to the key space.
+        """Follow a committed transaction of the key space.
 
         Args:
             transaction: The transaction.
-            removed: Journals which it deleted.
+            removed: Journals that the transaction deleted.
         """
         for spec in transaction.puts:
             replica = self._replicas.get(spec.name)
@@ -235,7 +235,7 @@ class Replicas:
         before: asyncio.Task[None] | None,
         opening: asyncio.Task[None] | None,
     ) -> None:
-        """Wait until a dropped replica doesn't use its files any more."""
+        """Wait until a dropped replica has stopped using its files."""
         waiting = [task for task in (before, opening) if task is not None]
         if waiting:
             await asyncio.wait(waiting)
@@ -253,7 +253,7 @@ class Replicas:
     # Periodic work
 
     def touched(self, replica: Replica) -> None:
-        """Note that a replica has opened its files. Close those of the least recently used ones."""
+        """Declare that a replica has opened its files. Close those of the least recently used."""
         if replica.life.closed:
             return
         self._recent[replica] = None
@@ -265,7 +265,7 @@ class Replicas:
                 self._recent[oldest] = None  # It's busy: its turn comes again.
 
     def appended(self, replica: Replica) -> None:
-        """Note that a replica has new content."""
+        """Declare that a replica has new content."""
         replica.arm_pulse()
         if self._runtime.options.fsync == "interval":
             self._unsynced.add(replica)
@@ -276,14 +276,15 @@ class Replicas:
                 )
 
     async def flush_all(self) -> None:
-        """Flush all journals with stores, also those which were left by an earlier run.
+        """Flush all journals with stores, including journals of an earlier run.
 
         Raises:
-            OSError, StoreError: If a fragment of one can't be persisted; the others are flushed.
+            OSError, StoreError: A journal's fragment can't be persisted. All other journals are
+            flushed.
 
         Cancellation: safe.
         """
-        # A silent store must not keep journals of others from theirs.
+        # A silent store must not delay journals of other stores.
         turns: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_FLUSHES_AT_ONCE)
         )
@@ -315,7 +316,7 @@ class Replicas:
             raise failure
 
     async def sync_rest(self) -> None:
-        """Make acknowledged content durable, as the broker ends.
+        """Make acknowledged content durable at the end of the broker.
 
         Cancellation: safe.
         """
@@ -325,7 +326,7 @@ class Replicas:
         self._interval_armed = False
         async with self._interval_lock:  # Who ends the broker waits for a round in progress.
             for replica in list(self._unsynced):
-                # One which is closed is synced as it leaves, before its files are another one's.
+                # A closed replica is synced when it leaves, before another replica uses its files.
                 if self.stopped or not replica.life.closed:
                     await self._sync_one(replica)
 

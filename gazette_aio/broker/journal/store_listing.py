@@ -1,4 +1,4 @@
-"""Listings of a journal's stores, from which its index learns of persisted fragments."""
+"""Listings of a journal's stores, which update its index with persisted fragments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoreListing:
     """Listings of the stores of one journal: on demand, and periodically while it's used.
 
     Args:
-        is_listed: Whether the stores are known to hold nothing.
+        is_listed: Whether the stores are known to be empty.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class StoreListing:
 
     @property
     def error(self) -> str:
-        """Why the last listing has failed, or an empty text."""
+        """Error of the last listing, or an empty text."""
         return self._error
 
     async def use(self) -> None:
-        """Note that the journal is used. List its stores if nobody has used it for long.
+        """Declare a use of the journal. List its stores if the journal was unused for long.
 
         Cancellation: safe — the next use lists them.
         """
@@ -84,7 +84,7 @@ class StoreListing:
             await self.begin()
 
     async def begin(self) -> None:
-        """List the stores now, and again whenever the refresh interval is over.
+        """List the stores now, and again after each refresh interval.
 
         Cancellation: safe — the next use lists them.
         """
@@ -104,13 +104,13 @@ class StoreListing:
         self._idle = True
 
     def follow_interval(self) -> None:
-        """Follow a change of the refresh interval, which begins now."""
+        """Follow a change of the refresh interval, which begins anew."""
         self._round += 1
         if self._life.first_store and not self._idle:
             self._arm()
 
     async def refresh(self) -> None:
-        """List the stores now. A failure is noted in `error`, and leaves the index as it is.
+        """List the stores now. A failure sets `error`, and leaves the index unchanged.
 
         Cancellation: safe.
         """
@@ -123,7 +123,7 @@ class StoreListing:
         seconds = interval.seconds + interval.nanos / 1e9
         if self._idle:
             seconds = max(seconds, _IDLE_SECONDS)
-        # The interval may be long: a journal which is deleted meanwhile isn't kept for it.
+        # The interval may be long, and must not keep a deleted journal in memory.
         reference, number = weakref.ref(self), self._round
 
         async def work() -> None:
@@ -138,8 +138,8 @@ class StoreListing:
         if self._life.closed:
             return
         if not self._used and not self._index.waiters and self._is_listed:
-            # Nobody looks: the next one who does lists the stores first. But one who reads
-            # slowly may come to wait, and doesn't ask.
+            # Without readers, the next use lists the stores first. But a slow reader may come to
+            # wait without a further use.
             self._idle = True
             self._arm()
             return
@@ -149,7 +149,7 @@ class StoreListing:
     async def _refresh(self) -> None:
         name, runtime = self._life.name, self._runtime
         urls = list(self._life.spec.fragment.stores)
-        # As of now: the key space isn't looked at by threads.
+        # Taken now: threads don't read the key space.
         separate = urls and runtime.options.nested_journals == "separate"
         nested = self._space.prefixed(name + "/") if separate else []
         token = self._index.begin_listing()
@@ -157,7 +157,7 @@ class StoreListing:
         try:
             for url in urls:
                 handle = runtime.stores.get(url)
-                # The set is made in the thread as well: a journal may have very many fragments.
+                # The thread also builds the set: a journal may have very many fragments.
                 count = await handle.run(self._life, _list, name, nested, listed, handle.workers)
                 runtime.metrics.store_list_items += count
         except (OSError, pb.GazetteError) as error:
@@ -184,7 +184,7 @@ def _shared(nested: list[JournalItem], journal: str, url: str) -> frozenset[str]
 
 @functools.lru_cache(maxsize=256)
 def _place(url: str) -> str:
-    """Return where a store is. URLs with other arguments, or another spelling, may be one place."""
+    """Return the location of a store, which URLs of other arguments or spelling may share."""
     parsed = pb.parse_fragment_store(url)
     if parsed.arguments.get("find"):
         return url
@@ -225,8 +225,8 @@ def _list(
         _logger.warning(
             "ignored files which aren't fragments", extra={"journal": journal, "count": ignored}
         )
-    # Longest first among those which begin together, so that none is added only to be dropped. Of
-    # those which are equal, the last one by its path remains.
+    # Among fragments with one begin, the longest comes first, so that no fragment is added and then
+    # dropped. Of equal fragments, the last path remains.
     for begin, _, _, end, time, packed in sorted_rows(rows):
         listed.add_listed(begin, end, time, packed)
     return len(rows)

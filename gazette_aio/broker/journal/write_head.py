@@ -29,15 +29,15 @@ _logger = logging.getLogger(__name__)
 
 
 class ReplicaFailedError(Exception):
-    """Files of the journal failed in a way which leaves their state unknown."""
+    """An operation on the journal's files failed, and their state is unknown."""
 
 
 class JournalDamagedError(ReplicaFailedError):
-    """Acknowledged content of the journal is damaged: it takes no appends, so that none is lost."""
+    """Acknowledged content of the journal is damaged, so that the journal takes no appends."""
 
 
 class WriteHead:
-    """The end of a journal which appends extend. Durable content is published to the index."""
+    """End of a journal, which appends extend. Durable content is published to the index."""
 
     def __init__(
         self, runtime: Runtime, life: JournalLife, index: FragmentIndex, persister: Persister
@@ -74,12 +74,12 @@ class WriteHead:
 
     @property
     def spool(self) -> Spool:
-        """The fragment in progress. Whoever holds the journal writes to it."""
+        """The fragment in progress. Only the holder of the journal writes to it."""
         return self._spool
 
     @property
     def offset(self) -> int:
-        """Offset which the next append begins at."""
+        """Offset at which the next append begins."""
         return self._spool.end
 
     @property
@@ -93,12 +93,12 @@ class WriteHead:
         return self._roll_pending
 
     def adopt(self, spool: Spool) -> None:
-        """Continue a fragment in progress which was recovered."""
+        """Continue a recovered fragment in progress."""
         self._spool = spool
         self._publish(self._spool_entry())
 
     def refuse(self, damage: str) -> None:
-        """Refuse appends, and reads of what comes next: acknowledged content is damaged."""
+        """Refuse appends, and reads at the write head, because acknowledged content is damaged."""
         self._failure = damage
         self._is_damaged = True
 
@@ -126,7 +126,7 @@ class WriteHead:
             yield
         finally:
             self._lock.release()
-            # What's committed but not yet synced is closed once it is.
+            # Files of commits that aren't synced are closed after the sync.
             if self._life.closed and self._published_end >= self._spool.end:
                 self.close_files()
 
@@ -135,17 +135,17 @@ class WriteHead:
         self._roll_pending = True
 
     async def roll(self, offset: int) -> None:
-        """Complete the fragment in progress, which is persisted soon; begin one at `offset`.
+        """Complete the fragment in progress, and begin a fragment at `offset`.
 
         Raises:
-            OSError: If its files can't be made; the fragment in progress remains.
-            ReplicaFailedError: If the journal has failed.
+            OSError: The new fragment's files can't be created. The fragment in progress remains.
+            ReplicaFailedError: The journal has failed.
 
         Cancellation: safe — takes effect when the roll is done.
         """
         await self.synced()
         old = self._spool
-        # Its last entry must not be taken for an append, once the next fragment begins.
+        # Its last entry must not look like an append after the begin of the next fragment.
         old.cut_log()
         codec = self._life.spec.fragment.compression_codec
         is_empty = old.end == old.begin
@@ -160,7 +160,7 @@ class WriteHead:
             begin=offset,
             codec=codec,
             registers=old.registers,
-            # An empty fragment leaves nothing which the next one could continue.
+            # The next fragment can't continue an empty fragment.
             previous_end=old.previous_end if is_empty else old.end,
         )
         try:
@@ -175,7 +175,7 @@ class WriteHead:
             raise
         self._spool = new
         if self._runtime.syncs:
-            # Only now: a mark of a fragment which is given up would tell of lost content.
+            # Only now: a mark of an abandoned fragment would claim lost content.
             self._note(new.acknowledged)
         self._note_of_boot(new.acknowledged)
         self._roll_pending = False
@@ -189,7 +189,7 @@ class WriteHead:
         try:
             old.mark(EntryKind.COMPLETE)
         except OSError as error:
-            # The next log exists already, which says the same.
+            # The next log exists already, and implies the same.
             _logger.warning("unable to mark a fragment complete", exc_info=error)
         finally:
             old.close()
@@ -197,11 +197,11 @@ class WriteHead:
     def commit(self, registers: pb.LabelSet | None) -> bytes:
         """Make the append in progress part of the journal; return the SHA-1 of its content.
 
-        Await `synced` before it's acknowledged.
+        Await `synced()` before the acknowledgement.
 
         Raises:
-            OSError: If the log can't be written; the append must be rolled back.
-            ReplicaFailedError: If the journal has failed.
+            OSError: The log can't be written; the append must be rolled back.
+            ReplicaFailedError: The journal has failed.
         """
         # A sync may have failed since the append began to stream.
         self.check()
@@ -218,10 +218,10 @@ class WriteHead:
     # Durability
 
     async def synced(self) -> None:
-        """Wait until all commits so far are durable, as far as the mode asks for it, and visible.
+        """Wait until all present commits are visible, and as durable as the `fsync` mode requires.
 
         Raises:
-            ReplicaFailedError: If they can't be made durable.
+            ReplicaFailedError: The commits can't be made durable.
 
         Cancellation: safe — the commits are made durable nonetheless.
         """
@@ -238,7 +238,7 @@ class WriteHead:
         await asyncio.shield(request)
 
     async def settled(self) -> None:
-        """Wait until nobody writes to the files: no append, and no sync.
+        """Wait until no append and no sync uses the files.
 
         Cancellation: safe.
         """
@@ -247,7 +247,7 @@ class WriteHead:
                 await asyncio.wait([self._sync_task])
 
     async def sync_unacknowledged(self) -> None:
-        """Make content durable which was acknowledged already.
+        """Make content durable that was acknowledged before.
 
         Cancellation: safe.
         """
@@ -276,12 +276,12 @@ class WriteHead:
                 self._runtime.files.close(descriptor)
 
     def close_files(self) -> None:
-        """Close the files, unless somebody writes to them."""
+        """Close the files, unless an append or a sync uses them."""
         if not self.is_busy:
             self._spool.close()
 
     async def _sync(self) -> None:
-        # One sync serves all commits which were made before it began.
+        # One sync serves all commits before its begin.
         requests: list[asyncio.Future[None]] = []
         try:
             while self._sync_requests:
@@ -303,9 +303,9 @@ class WriteHead:
                 resolve(request, None, stopped)
 
     async def _sync_once(self) -> None:
-        # Invariant: after a failure nothing is synced again, as that could succeed without having
-        # written what the failed one lost. And files of which all is published are left alone: a
-        # roll may be closing them.
+        # Invariant: after a failure nothing is synced again, since a second sync could succeed
+        # without the writes that the failed sync lost. Files whose whole content is published
+        # aren't touched: a roll may be closing them.
         self.check()
         spool = self._spool
         if self._published_end >= spool.end:
@@ -322,7 +322,7 @@ class WriteHead:
         self._note(acknowledged)
 
     def _note(self, acknowledged: Mark) -> None:
-        """Note what is durable. Without the note, recovery knows less of what was acknowledged."""
+        """Mark the durable content. Without the mark, recovery knows less."""
         try:
             self._mark.write(acknowledged)
             self._runtime.beginnings.add(self._life.directory)
@@ -332,7 +332,7 @@ class WriteHead:
             )
 
     def _note_of_boot(self, acknowledged: Mark) -> None:
-        """Note what is acknowledged before it's durable, in modes in which that happens."""
+        """Mark the acknowledged content in modes that acknowledge before a sync."""
         if self._mark_of_boot is None:
             return
         try:
@@ -343,8 +343,8 @@ class WriteHead:
             _logger.warning("unable to mark what is acknowledged", extra=extra, exc_info=error)
 
     def _fail(self, error: OSError) -> ReplicaFailedError:
-        # The state of the files is unknown now, and a later sync could succeed without having
-        # written what this one lost: nothing more is accepted until a restart has read them back.
+        # The state of the files is unknown now, and a later sync could succeed without the writes
+        # that this sync lost. No append is accepted until a restart recovers the files.
         self._failure = os_error_text(error)
         _logger.error("journal failed", extra={"journal": self._life.name}, exc_info=error)
         return ReplicaFailedError(self._failure)

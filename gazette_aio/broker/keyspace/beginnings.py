@@ -1,11 +1,11 @@
-"""Evidence, outside of the directories of journals, of which of them have acknowledged content.
+"""Evidence, outside of the journals' directories, that journals have acknowledged content.
 
-A journal whose directory was lost would look like a new one, and give its offsets again. So an
-empty file is made beside these directories once something of a journal is durable. As it's made
-after that, and isn't synced itself, it never claims too much.
+A journal whose directory was lost would look like a new journal, and use its offsets again. So an
+empty file is created beside the directories after content of the journal is durable. The file isn't
+synced itself, and never claims too much.
 
-What is acknowledged before it's durable has evidence until the machine ends: a power loss may take
-the content, and leave the evidence. The name of its file has the boot of the machine.
+Content that is acknowledged before it's durable has evidence that counts until the next boot: a
+power loss may lose the content, and keep the evidence. The file's name has the machine's boot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Beginnings:
     """Names of journals' directories that have acknowledged content. All methods may block.
 
     Args:
-        path: Directory of the evidence; made with the first of it.
+        path: Directory of the evidence, created with the first file.
     """
 
     def __init__(self, files: FileOps, path: Path) -> None:
@@ -53,14 +53,14 @@ class Beginnings:
 
     @property
     def newest_revision(self) -> int:
-        """Newest revision at which such a journal was created, 0 for none."""
+        """Newest revision at which such a journal was created, or 0."""
         return max((revision_of(name) for name in self.names), default=0)
 
     def load(self) -> None:
-        """Read which journals have begun.
+        """Read the evidence.
 
         Raises:
-            OSError: If it can't be read.
+            OSError: The evidence can't be read.
         """
         self._names, self._names_of_boot, self._unsynced = set(), set(), {}
         try:
@@ -77,14 +77,14 @@ class Beginnings:
                 self._names_of_boot.add(name)
 
     def has(self, directory: Path) -> bool:
-        """Return whether the journal of a directory has begun."""
+        """Return whether there's evidence for the journal of a directory."""
         return directory.name in self._names or directory.name in self._names_of_boot
 
     def add(self, directory: Path) -> None:
-        """Note that a journal has begun. Idempotent.
+        """Record that a journal has durable content. Idempotent.
 
         Raises:
-            OSError: If that fails.
+            OSError: A file can't be created.
         """
         name = directory.name
         if name not in self._names:
@@ -93,10 +93,10 @@ class Beginnings:
             self._remove_unsynced(name)
 
     def add_of_boot(self, directory: Path) -> None:
-        """Note that a journal has begun, though none of it is durable yet. Idempotent.
+        """Record that a journal has acknowledged content that isn't durable yet. Idempotent.
 
         Raises:
-            OSError: If that fails.
+            OSError: A file can't be created.
         """
         name = directory.name
         if not self._boot or name in self._names or name in self._names_of_boot:
@@ -111,7 +111,7 @@ class Beginnings:
         """Forget a journal. Idempotent.
 
         Raises:
-            OSError: If that fails.
+            OSError: A file can't be removed.
         """
         name = directory.name
         self._remove_unsynced(name)

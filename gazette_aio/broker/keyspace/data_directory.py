@@ -27,12 +27,12 @@ _logger = logging.getLogger(__name__)
 _FORMAT = 1
 IDENTITY_NAME = "CLUSTER"
 ORPHAN_SUFFIX = ".orphan"
-"""Suffix of directories which were put aside."""
+"""Suffix of directories that were put aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """Identity of a key space, as headers have it."""
+    """Identity of a key space in headers."""
 
     cluster_id: int
     member_id: int
@@ -46,7 +46,7 @@ class DataDirectory:
     """A locked directory. All methods block.
 
     Args:
-        path: The directory; made if it's missing.
+        path: The directory, created if it's missing.
         sync: Whether writes are made durable before they return.
     """
 
@@ -60,10 +60,10 @@ class DataDirectory:
         self._lock = -1
 
     def open(self) -> ClusterIdentity:
-        """Lock the directory and return its identity, a new one if it's fresh.
+        """Lock the directory and return its identity, which is new in an empty directory.
 
         Raises:
-            ConfigurationError: If another broker uses it, or it can't be used.
+            ConfigurationError: Another broker uses it, or it can't be used.
         """
         try:
             make_durable_directory(self._files, self.path, sync=self._sync)
@@ -71,7 +71,7 @@ class DataDirectory:
             raise self._unusable(error) from error
         self.lock()
         try:
-            # Both names are made durable with that of the identity.
+            # Both names become durable with the name of the identity.
             self._files.make_directory(self.journals)
             self._files.make_directory(self.meta)
             self.beginnings.load()
@@ -88,7 +88,7 @@ class DataDirectory:
         """Lock the directory, and change nothing else.
 
         Raises:
-            ConfigurationError: If another broker uses it, or it can't be used.
+            ConfigurationError: Another broker uses it, or it can't be used.
         """
         try:
             self._lock = self._files.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
@@ -114,8 +114,8 @@ class DataDirectory:
     def journal(self, item: JournalItem) -> Path:
         """Return the directory of a journal's life.
 
-        It's named by revision and a digest, so that no name can lead elsewhere, and a journal which
-        is created again doesn't meet the files of its predecessor.
+        The directory's name is a revision and a digest. So no journal name leads elsewhere, and a
+        recreated journal doesn't find the files of its predecessor.
         """
         digest = hashlib.sha1(item.name.encode(), usedforsecurity=False).hexdigest()
         return self.journals / f"{item.create_revision}-{digest[:16]}"
@@ -124,7 +124,7 @@ class DataDirectory:
         """Rename the directory of a journal that the key space doesn't know; return its path.
 
         Raises:
-            OSError: If that fails.
+            OSError: The directory can't be renamed.
         """
         aside = directory.with_name(directory.name + ORPHAN_SUFFIX)
         number = 1
@@ -136,21 +136,21 @@ class DataDirectory:
         return aside
 
     def remove(self, directory: Path) -> None:
-        """Remove the directory of a journal that was deleted, as far as that's possible."""
+        """Remove the directory of a deleted journal, as far as possible."""
         with contextlib.suppress(OSError):
             self.beginnings.remove(directory)
         self._files.remove_tree(directory)
 
     def newest_journal(self) -> int:
-        """Return the newest revision at which a journal with files was created, 0 for none."""
+        """Return the newest revision at which a journal with files was created, or 0."""
         names = (path.name for path in self.journals.iterdir() if not path.suffix)
         return max([self.beginnings.newest_revision, *map(revision_of, names)])
 
     def identity(self) -> ClusterIdentity | None:
-        """Return the identity that is stored, or None if there's none.
+        """Return the stored identity, or None if there's none.
 
         Raises:
-            ConfigurationError: If it's damaged, or of a later version.
+            ConfigurationError: The identity is damaged, or of a later version.
         """
         path = self.path / IDENTITY_NAME
         try:

@@ -1,7 +1,7 @@
 """Key space: specs of all journals, their revisions, and the rules of transactions.
 
-Revisions count transactions. A transaction is decided (`decide`) before it's made durable, and
-adopted (`commit`) afterwards; in between nobody may decide another one.
+Revisions count transactions. `decide()` makes a transaction, the caller makes it durable, and
+`commit()` adopts it. No other transaction may be decided in between.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JournalItem:
 
 @dataclass(frozen=True, slots=True)
 class KeySpaceTransaction:
-    """Changes which take the key space to `revision`, all or none of them."""
+    """Changes that lead the key space to `revision`, all or none."""
 
     revision: int
     puts: tuple[pb.JournalSpec, ...] = ()
@@ -89,7 +89,7 @@ class KeySpace:
         """Return the transaction of valid `changes`, or None if an expected revision differs.
 
         Raises:
-            TransactionError: If there are too many changes, or two of one journal.
+            TransactionError: There are too many changes, or two of one journal.
         """
         if len(changes) > MAX_CHANGES:
             raise TransactionError("etcdserver: too many operations in txn request")
@@ -117,13 +117,13 @@ class KeySpace:
         return KeySpaceTransaction(self.revision + step, tuple(puts), tuple(deletes))
 
     def decide_spec(self, item: JournalItem, spec: pb.JournalSpec) -> KeySpaceTransaction | None:
-        """Return the transaction which replaces the spec of `item`, or None if that has changed."""
+        """Return the transaction that replaces the spec of `item`; None if the spec has changed."""
         if self._items.get(item.name) is not item:
             return None
         return KeySpaceTransaction(self.revision + 1, (spec,))
 
     def commit(self, transaction: KeySpaceTransaction) -> None:
-        """Adopt a transaction, which was decided on the present revision."""
+        """Adopt a transaction that was decided at the present revision."""
         for spec in transaction.puts:
             item = self._items.get(spec.name)
             created_at = item.create_revision if item else transaction.revision
@@ -153,7 +153,7 @@ class KeySpace:
 
 
 def fill_presence(spec: pb.JournalSpec) -> None:
-    """Mark the parts of a spec as present that peers always send, even empty."""
+    """Mark the parts of a spec as present that peers always send, even if empty."""
     spec.labels.SetInParent()
     fragment = spec.fragment
     fragment.SetInParent()

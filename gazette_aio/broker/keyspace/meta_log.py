@@ -34,7 +34,7 @@ SNAPSHOT_BYTES = 1 << 20
 TAG = b"jm"
 MARK_NAME = "acknowledged"
 PREVIOUS_NAME = "previous"
-"""Directory of the files that the snapshot replaced, in case it gets damaged."""
+"""Directory of the files that the snapshot replaced, in case the snapshot is damaged."""
 _HEAD = struct.Struct("<2sqI")
 _PUT = struct.Struct("<BIq")
 _DELETE_KIND, _PUT_KIND = 0, 1
@@ -58,7 +58,7 @@ def decode_transaction(payload: bytes) -> KeySpaceTransaction:
     """Return the transaction of a payload.
 
     Raises:
-        ValueError: If it isn't one.
+        ValueError: The payload isn't a transaction.
     """
     try:
         tag, revision, count = _HEAD.unpack_from(payload)
@@ -99,7 +99,7 @@ def decode_snapshot(payload: bytes) -> tuple[list[JournalItem], int]:
     """Return the items and the revision of a snapshot.
 
     Raises:
-        ValueError: If it isn't one.
+        ValueError: The payload isn't a snapshot.
     """
     try:
         tag, revision, count = _HEAD.unpack_from(payload)
@@ -146,7 +146,7 @@ class MetaLog:
 
     @property
     def snapshot_is_due(self) -> bool:
-        """Whether the log has grown long."""
+        """Whether the log is so long that a snapshot is due."""
         return self._length > max(SNAPSHOT_BYTES, self._snapshot_at)
 
     def load(self, known_revision: int = 0) -> KeySpace:
@@ -156,8 +156,9 @@ class MetaLog:
             known_revision: A revision that other files show to have been acknowledged.
 
         Raises:
-            StoreError: If acknowledged transactions are damaged or missing, naming file and offset.
-            OSError: If it can't be read, or made durable.
+            StoreError: Acknowledged transactions are damaged or missing; the text names file and
+                offset.
+            OSError: The log can't be read, or made durable.
         """
         make_durable_directory(self._files, self._directory, sync=self._sync)
         space, torn_at = self.read(known_revision)
@@ -170,7 +171,7 @@ class MetaLog:
         try:
             self._length = self._files.size(self._descriptor)
             if self._sync:
-                # What was found may be in the page cache only, and is about to be shown.
+                # Transactions may be in the page cache only, and clients will see them.
                 for path in (*snapshots, *written):
                     with opened(self._files, path, os.O_RDWR) as descriptor:
                         self._files.datasync(descriptor)
@@ -181,10 +182,10 @@ class MetaLog:
         return space
 
     def read(self, known_revision: int = 0) -> tuple[KeySpace, int | None]:
-        """Read the key space, and change no file. See `load`.
+        """Read the key space, and change no file. See `load()`.
 
         Returns:
-            The key space, and the offset from which on the end of the newest log is torn, if it is.
+            The key space, and the offset at which the torn end of the newest log begins, or None.
         """
         space, torn_at = self.replay()
         mark = newest_mark(self._files, self._directory / MARK_NAME)
@@ -200,7 +201,7 @@ class MetaLog:
         return space, torn_at
 
     def replay(self) -> tuple[KeySpace, int | None]:
-        """Do the same as `read`, and believe that no transaction is missing at the end."""
+        """Do the same as `read()`, assuming that no transaction is missing at the end."""
         space = key_space_of_snapshot(self._files, self._directory)
         written = written_logs(self._list()[1])
         torn_at: int | None = None
@@ -209,7 +210,7 @@ class MetaLog:
         return space, torn_at
 
     def cut(self, length: int) -> None:
-        """Cut the newest log, from which on it isn't whole."""
+        """Cut the torn end off the newest log."""
         _, logs = self._list()
         path = written_logs(logs)[-1]
         _logger.info("cut a torn transaction", extra={"path": str(path), "offset": length})
@@ -220,7 +221,7 @@ class MetaLog:
         """Write a transaction.
 
         Raises:
-            OSError: If it can't be written, or synced. The log is as before then, or becomes so
+            OSError: The transaction can't be written or synced. The log is rolled back now, or
                 before the next transaction, unless it `has_failed`.
         """
         assert not self.has_failed, "a failed log isn't written"
@@ -238,12 +239,12 @@ class MetaLog:
         self._is_torn = False
         self._length += len(record)
         if self._mark is not None:
-            # Without the mark, less is known of the transaction after damage.
+            # Without the mark, recovery after damage knows less of the transaction.
             with contextlib.suppress(OSError):
                 self._mark.write(Mark(self._number, transaction.revision, self._length))
 
     def _roll_back(self) -> None:
-        """Cut off a transaction which couldn't be written."""
+        """Cut off a transaction whose write failed."""
         if self._is_torn:
             self._files.truncate(self._descriptor, self._length)
             self._datasync()
@@ -255,8 +256,8 @@ class MetaLog:
         try:
             self._files.datasync(self._descriptor)
         except OSError as error:
-            # Invariant: after other failures nothing is synced again, as that could succeed without
-            # having written what the failed one lost.
+            # Invariant: after other failures nothing is synced again, since a second sync could
+            # succeed without the writes that the failed sync lost.
             self.has_failed = error.errno not in (errno.ENOSPC, errno.EDQUOT)
             raise
 
@@ -264,11 +265,12 @@ class MetaLog:
         """Write a snapshot, begin a new log, and remove the replaced files. Blocks.
 
         Raises:
-            OSError: If that fails; the present log remains in use, and it's tried again later.
+            OSError: The snapshot can't be written. The present log remains in use, and a later call
+                tries again.
         """
         if not self._length:
             return
-        # The present log outlives a crash that comes before its removal.
+        # The present log remains if a crash comes before its removal.
         self._roll_back()
         self._snapshot_at = self._length + SNAPSHOT_BYTES
         snapshots, logs = self._list()
@@ -289,7 +291,7 @@ class MetaLog:
         self._keep([path for path in (*logs, *snapshots) if path != target])
 
     def _keep(self, replaced: list[Path]) -> None:
-        """Keep files which a snapshot has replaced, rather than those of the one before it."""
+        """Keep the files that the newest snapshot replaced, and remove older ones."""
         previous = self._directory / PREVIOUS_NAME
         self._files.make_directory(previous)
         for path in previous.iterdir():
@@ -310,7 +312,7 @@ class MetaLog:
         return list_files(self._directory)
 
     def _replay(self, path: Path, space: KeySpace, *, is_last: bool) -> int | None:
-        """Replay a log, and return where it's torn, if it is."""
+        """Replay a log, and return the offset of its torn end, or None."""
         data = self._files.read_file(path)
         records, end = scan_records(data)
         for record in records:
@@ -319,7 +321,7 @@ class MetaLog:
             except ValueError as error:
                 raise pb.StoreError(f"{path}: bad transaction at offset {record.offset}") from error
             if transaction.revision > space.revision + 1:
-                # Invariant: revisions count transactions. Journals of the missing ones are not
+                # Invariant: revisions count transactions. Journals of missing transactions aren't
                 # deleted, and their files must not be removed.
                 raise pb.StoreError(
                     f"{path}: transactions after revision {space.revision} are missing "
@@ -329,7 +331,7 @@ class MetaLog:
                 space.commit(transaction)
         if end == len(data):
             return None
-        # Only the end of the newest log can be torn by a crash: of other damage nothing is guessed.
+        # A crash can tear only the end of the newest log. Other damage is an error.
         if not is_last or find_tagged_record(data, end, TAG) is not None:
             raise pb.StoreError(f"{path}: bad record at offset {end}")
         return end
@@ -343,8 +345,8 @@ def list_files(directory: Path) -> tuple[list[Path], list[Path]]:
 
 
 def written_logs(logs: list[Path]) -> list[Path]:
-    """Return the logs which have content."""
-    # A snapshot which failed leaves a log without content behind the one which is in use.
+    """Return the logs that have content."""
+    # A failed snapshot leaves an empty log after the log in use.
     return [path for path in logs if path.stat().st_size]
 
 
@@ -354,17 +356,17 @@ def snapshot_path(directory: Path, revision: int) -> Path:
 
 
 def key_space_of_snapshot(files: FileOps, directory: Path) -> KeySpace:
-    """Return the key space which the logs of a directory continue.
+    """Return the key space that the logs of a directory continue.
 
     Raises:
-        StoreError: If the snapshot is damaged or missing.
+        StoreError: The snapshot is damaged or missing.
     """
     space = KeySpace()
     snapshots, logs = list_files(directory)
     if snapshots:
         space.restore(*_load_snapshot(files, snapshots[-1]))
     elif logs and int(logs[0].stem) > 1:
-        # The first log continues an empty key space, and each later one a snapshot.
+        # The first log continues an empty key space, and each later log a snapshot.
         raise pb.StoreError(f"{directory}: the snapshot before {logs[0].name} is missing")
     return space
 

@@ -1,7 +1,7 @@
-"""Salvage of a damaged key space: all of its transactions that are sound.
+"""Salvage of a damaged key space: all its sound transactions.
 
-A snapshot stands for all transactions before it. If it's damaged, the files that it replaced, which
-are kept until the next one, have the same transactions.
+A snapshot replaces all transactions before it. The replaced files are kept until the next snapshot,
+and have the same transactions if the snapshot is damaged.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Salvage(NamedTuple):
 
     space: KeySpace
     torn: list[tuple[Path, int]]
-    """Logs which aren't whole, each with the length that is sound."""
+    """Damaged logs, each with the length of its sound part."""
     snapshots: list[Path]
-    """Snapshots, whether they can be read or not."""
+    """Snapshots, readable or not."""
 
 
 def acknowledged_revision(files: FileOps, directory: Path) -> int:
-    """Return the newest revision which the mark of a key space has, 0 without one.
+    """Return the newest revision of a key space's mark, or 0 without a mark.
 
     Raises:
-        OSError: If the mark can't be read.
+        OSError: The mark can't be read.
     """
     mark = newest_mark(files, directory / MARK_NAME)
     return 0 if mark is None else mark.end
@@ -55,8 +55,8 @@ def salvage(files: FileOps, directory: Path) -> Salvage:
     """Read the sound transactions of a key space, and change no file. Blocks.
 
     Raises:
-        StoreError: If its snapshot is damaged or missing, and so are the files that it replaced.
-        OSError: If a file can't be read.
+        StoreError: The snapshot and the files that it replaced are damaged or missing.
+        OSError: A file can't be read.
     """
     snapshots, logs = list_files(directory)
     try:
@@ -73,10 +73,10 @@ def salvage(files: FileOps, directory: Path) -> Salvage:
 
 
 def replace_key_space(files: FileOps, directory: Path, space: KeySpace) -> None:
-    """Let a snapshot of `space` stand for all transactions so far. Blocks.
+    """Replace all present transactions by a snapshot of `space`. Blocks.
 
     Raises:
-        OSError: If that fails. The key space is damaged as before then, or replaced.
+        OSError: A file can't be written. The key space is damaged as before, or replaced.
     """
     snapshots, _ = list_files(directory)
     target = snapshot_path(directory, space.revision)
@@ -90,10 +90,10 @@ def replace_key_space(files: FileOps, directory: Path, space: KeySpace) -> None:
 
 
 def _before_snapshot(files: FileOps, directory: Path, error: pb.StoreError) -> KeySpace:
-    """Return the key space as of a snapshot that can't be read.
+    """Return the key space of a snapshot that can't be read.
 
     Raises:
-        StoreError: The given one, if the files that it replaced don't lead to it.
+        StoreError: `error`, if the files that the snapshot replaced don't lead to its revision.
     """
     previous = directory / PREVIOUS_NAME
     if not previous.is_dir():
@@ -112,7 +112,7 @@ def _before_snapshot(files: FileOps, directory: Path, error: pb.StoreError) -> K
 
 
 def _revision_of_snapshot(files: FileOps, directory: Path) -> int:
-    """Return the revision of a snapshot that can't be read, as other files have it."""
+    """Return the revision of a snapshot that can't be read, from other files."""
     snapshots, logs = list_files(directory)
     if snapshots:
         return int(snapshots[-1].stem.partition("-")[2], 16)
@@ -124,7 +124,7 @@ def _revision_of_snapshot(files: FileOps, directory: Path) -> int:
 
 
 def _follow(space: KeySpace, log: bytes) -> int:
-    """Take the sound transactions at the head of a log, and return their length."""
+    """Apply the sound transactions at the head of a log, and return their length."""
     records, end = scan_records(log)
     for record in records:
         try:

@@ -25,12 +25,12 @@ Adopt = Callable[[KeySpaceTransaction, list[JournalItem]], None]
 
 
 class KeySpaceStore:
-    """Applies transactions one after the other. Each is durable before it's visible.
+    """Applies transactions one after the other. Each transaction is durable before it's visible.
 
     Args:
         space: The key space as loaded.
         workers: Threads to write in.
-        adopt: Called with each transaction, and the journals it deleted, once it's committed.
+        adopt: Called after each commit with the transaction and the journals that it deleted.
     """
 
     def __init__(self, space: KeySpace, log: MetaLog, workers: Workers, adopt: Adopt) -> None:
@@ -56,12 +56,12 @@ class KeySpaceStore:
 
         Args:
             changes: The changes.
-            admit: Raises if the changes aren't permitted. The key space doesn't change between
-                this call and the changes.
+            admit: Raises if the changes aren't permitted. The key space doesn't change between this
+                call and the transaction.
 
         Raises:
-            TransactionError: If they're malformed.
-            RpcError: If they can't be made durable.
+            TransactionError: The changes are malformed.
+            RpcError: The changes can't be made durable.
 
         Cancellation: safe — the changes may have been applied.
         """
@@ -81,7 +81,7 @@ class KeySpaceStore:
         """Write a suspension to the spec of a journal, unless the spec has changed.
 
         Raises:
-            RpcError: If it can't be made durable.
+            RpcError: The suspension can't be made durable.
 
         Cancellation: safe — the suspension may have been written.
         """
@@ -115,12 +115,12 @@ class KeySpaceStore:
     async def wait_merged(
         self, revision: int, delay: float, clock: ManualClock, until: Deadline | None = None
     ) -> bool:
-        """Wait until the key space has reached a revision, and for changes which follow closely.
+        """Wait until the key space has reached a revision, and for changes that follow closely.
 
         Args:
-            revision: The revision. Returns at once if it's reached already.
+            revision: The revision. If it's reached already, the method returns at once.
             delay: Seconds in which further changes are merged with the first one.
-            clock: Clock of these seconds. With a frozen one the delay is zero.
+            clock: Clock of the delay, which is zero if the clock is frozen.
             until: Time at which to give up.
 
         Returns:
@@ -136,7 +136,7 @@ class KeySpaceStore:
             return True
         when = clock.monotonic() + delay
         if until is not None and until.when < when:
-            # The client's token ends before they're shown.
+            # The client's token ends before the changes are shown.
             await until.wait(self._stopped)
             return False
         return not await clock.wait(self._stopped, when)
@@ -158,8 +158,8 @@ class KeySpaceStore:
             await self._workers.run(self._log.close)
 
     async def _settle(self, transaction: KeySpaceTransaction) -> None:
-        # Invariant: what's in the log is adopted, also if the one who asked has gone. The next
-        # transaction would else take the same revision, and be lost at the next start.
+        # Invariant: a logged transaction is adopted, even if its caller is cancelled. Otherwise the
+        # next transaction would have the same revision, and be lost at the next start.
         await finish(self._commit(transaction))
 
     async def _commit(self, transaction: KeySpaceTransaction) -> None:
@@ -181,9 +181,9 @@ class KeySpaceStore:
 
     async def _snapshot(self) -> None:
         try:
-            # The lock is held: nothing changes while a thread looks at it.
+            # The lock is held: the key space doesn't change while a thread reads it.
             payload = await self._workers.run(encode_snapshot, self.space)
             await self._workers.run(self._log.snapshot, payload, self.space.revision)
         except OSError as error:
-            # The log goes on, and has it all.
+            # The log remains in use, and has all transactions.
             _logger.warning("unable to write a snapshot of the key space", exc_info=error)

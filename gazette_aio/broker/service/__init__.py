@@ -1,4 +1,4 @@
-"""Services: one module for each kind of request. None of them knows how requests arrive.
+"""Services: one module for each kind of request, independent of the front ends.
 
 Imports `broker.core` and the rooms below it, `serving`, `aio` and `protocol`.
 """

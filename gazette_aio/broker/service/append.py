@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.resolver import Resolution
 
 AppendMessage = pb.AppendRequest | bytes | memoryview
-"""A message of a stream, or the content of a message which has nothing else."""
+"""A message of a stream, or the content of a message without other fields."""
 
 _Suspend = pb.AppendRequest.Suspend
 _RESUME = _Suspend.SUSPEND_RESUME
@@ -58,13 +58,13 @@ async def serve_append(
 
     Args:
         core: The broker.
-        claims: What the client may do.
+        claims: Claims of the client.
         messages: Messages of the client, up to the end of its stream.
 
     Raises:
-        RpcError: If the append is invalid, or fails; nothing of it remains then.
+        RpcError: The append is invalid or failed, and is rolled back.
 
-    Cancellation: aborts — nothing of the append remains, unless it was about to be acknowledged.
+    Cancellation: aborts — the append is rolled back, unless it was about to be acknowledged.
     """
     append = _Append(core, claims, messages)
     try:
@@ -119,13 +119,13 @@ class _Append:
             async with replica.head.exclusive():
                 response = await self._hold(replica, resolved)
             if response is not None:
-                # The next append may stream meanwhile. What an answer is based on, a refusal
-                # included, must not be taken back by a crash.
+                # The next append may stream meanwhile. A crash must not undo the state on which an
+                # answer, or a refusal, is based.
                 try:
                     await replica.head.synced()
                 except asyncio.CancelledError:
-                    # It can't be taken back: whoever listens still, as when the server stops, is
-                    # to be told so.
+                    # The append can't be undone: a client that still listens, as when the server
+                    # stops, must receive the answer.
                     await finish(replica.head.synced())
                 return response
 
@@ -159,15 +159,15 @@ class _Append:
         return pb.AppendResponse(status=status, header=resolved.header)
 
     async def _hold(self, replica: Replica, resolved: Resolution) -> pb.AppendResponse | None:
-        """Run an append which holds its journal; return None to resolve again."""
+        """Run an append that holds its journal; return None to resolve again."""
         core = self._core
         while True:
-            # A resolution holds as long as the revision of the key space does.
+            # A resolution is valid while the revision of the key space is the same.
             if resolved.header is not core.headers.routed() or core.replicas.stopped:
                 resolved = await self._resolve()
                 if (response := self._refusal(resolved)) is not None:
                     return response
-            # Race: the journal may be deleted, suspended or created anew while this one waited.
+            # Race: the journal may be deleted, suspended or recreated while this append waited.
             if replica.life.closed or resolved.item is not replica.life.item:
                 return None
             replica.head.check()
@@ -276,7 +276,7 @@ class _Append:
                 return pb.AppendResponse(status=decision.status, header=header)
             if writer is not None:
                 await writer.flush()
-            # Race: the cancellation of a call looks like its end at first.
+            # Race: a cancelled call first looks like an ended call.
             await asyncio.sleep(0)
             # Invariant: nothing is awaited from here to the commit.
             digest = replica.head.commit(self._updated_registers(replica))

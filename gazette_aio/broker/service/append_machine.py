@@ -5,7 +5,7 @@
                                    +--empty message--> committing --end of stream--> done
 
 A stream commits only if its empty message is followed by its end. Anything else, in particular an
-end without an empty message, rolls the append back. After an error a machine stays in error.
+end without an empty message, rolls the append back. After an error, the machine stays in error.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class AppendMachine:
         """Content received so far."""
 
     def open(self, request: pb.AppendRequest | None) -> pb.AppendRequest:
-        """Take the first message, None if the stream ended without one; return it.
+        """Process and return the first message; None is the end of a stream without messages.
 
         Raises:
-            AppendStreamError: If there's none, or it's invalid.
+            AppendStreamError: There's no message, or it's invalid.
         """
         assert self.state is AppendState.OPENING
         if request is None:
@@ -61,10 +61,10 @@ class AppendMachine:
         return request
 
     def receive_content(self, length: int) -> None:
-        """Take a message of `length` bytes of content, and nothing else: zero announces the commit.
+        """Process a message with only content, of `length` bytes; zero announces the commit.
 
         Raises:
-            AppendStreamError: If it follows the empty message.
+            AppendStreamError: The message follows the empty message.
         """
         if self.state is not AppendState.STREAMING:
             raise self._fail("append stream: expected EOF after empty Content chunk")
@@ -74,10 +74,10 @@ class AppendMachine:
             self.state = AppendState.COMMITTING
 
     def receive(self, request: pb.AppendRequest) -> bytes:
-        """Take a further message; return its content, empty if it announces the commit.
+        """Process a further message; return its content, which is empty if it announces the commit.
 
         Raises:
-            AppendStreamError: If it isn't allowed here.
+            AppendStreamError: The message isn't allowed in this state.
         """
         try:
             pb.validate(request)
@@ -90,10 +90,10 @@ class AppendMachine:
         return content
 
     def end(self) -> None:
-        """Take the end of the stream; returning means that the append is to commit.
+        """Process the end of the stream. If the method returns, the append commits.
 
         Raises:
-            AppendStreamError: If the append must be rolled back instead.
+            AppendStreamError: The append must be rolled back instead.
         """
         if self.state is not AppendState.COMMITTING:
             raise self._fail("append stream: unexpected EOF")
@@ -104,7 +104,7 @@ class AppendMachine:
         self.state = AppendState.DONE
 
     def underflow(self) -> AppendStreamError:
-        """Return the error for a client which sends too slowly."""
+        """Return the error of a client that sends too slowly."""
         return self._fail(f"append stream: {UNDERFLOW_TEXT}")
 
     def _fail(self, text: str) -> AppendStreamError:
@@ -113,9 +113,9 @@ class AppendMachine:
 
 
 def content_of(message: bytes) -> memoryview | None:
-    """Return the content of a serialized AppendRequest which holds nothing else, without a copy.
+    """Return the content of a serialized AppendRequest without other fields, without a copy.
 
-    Returns None for every other message, which is then to be parsed.
+    The result is None for every other message, which must be parsed.
     """
     # Wire: field 4, length-delimited, is the tag 0x22.
     size = len(message)

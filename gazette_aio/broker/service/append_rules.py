@@ -11,7 +11,7 @@ from gazette_aio.protocol.journal_spec import may_write
 
 _Suspend = pb.AppendRequest.Suspend
 _Level = pb.JournalSpec.Suspend.Level
-# Looked up once: each time it's a call of Python.
+# Looked up once, since each look-up is a call of Python.
 _RESUME, _NO_RESUME = _Suspend.SUSPEND_RESUME, _Suspend.SUSPEND_NO_RESUME
 _NOT_SUSPENDED = _Level.NONE
 _OK = pb.Status.OK
@@ -24,12 +24,12 @@ class JournalState(NamedTuple):
     begin: int
     """First offset of the fragment in progress."""
     head: int
-    """Offset which the next append begins at."""
+    """Offset at which the next append begins."""
     registers: pb.LabelSet
     index_begin: int
     index_end: int
     last_mod_time: int
-    """Modification time of the last fragment of the index, zero if it's local or there's none."""
+    """Modification time of the index's last fragment; zero if it's local or the index is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ChangeSuspension:
     level: pb.JournalSpec.Suspend.Level.ValueType
     offset: int
     roll: bool
-    """Whether the fragment in progress is to be completed."""
+    """Whether to complete the fragment in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class StreamAppend:
     """Receive the content."""
 
     status: pb.Status.ValueType
-    """OK, or the status to answer with if the stream turns out to have no content."""
+    """OK, or the status of the answer if the stream has no content."""
     roll_to: int | None
-    """Offset to roll to, if the append is to begin a fragment."""
+    """Offset of the fragment that the append begins, or None."""
 
 
 AppendDecision = RefuseAppend | RollTo | ChangeSuspension | StreamAppend
@@ -77,13 +77,13 @@ def decide_append(
     roll_pending: bool,
     now_seconds: float,
 ) -> AppendDecision:
-    """Return the next step of an append which holds its journal.
+    """Return the next step of an append that holds its journal.
 
     Args:
         request: First message of the stream.
         spec: Current spec of the journal, which isn't fully suspended.
         state: State of the journal.
-        roll_pending: Whether an earlier decision asked for the fragment to be completed.
+        roll_pending: Whether an earlier decision requested to complete the fragment.
         now_seconds: Current Unix time.
     """
     checks = request.check_registers if request.HasField("check_registers") else None
@@ -119,14 +119,14 @@ def decide_append(
         case _:
             pass
 
-    # The first known write of a journal is completed on its own, so that it's persisted soon: a
-    # store which isn't empty tells brokers that lost all else that the journal was written before.
+    # The first known write of a journal is a complete fragment, so that it's persisted soon:
+    # brokers that lost everything else see by the store that the journal has content.
     roll = roll_pending or state.begin == state.index_begin
     return StreamAppend(status, state.head if roll else None)
 
 
 def may_have_content(request: pb.AppendRequest, spec: pb.JournalSpec) -> bool:
-    """Return whether the stream of `request` may have content at all."""
+    """Return whether the stream of `request` may have content."""
     return request.suspend in (_RESUME, _NO_RESUME) and may_write(spec.flags)
 
 

@@ -32,7 +32,7 @@ async def serve_apply(
     """Apply all changes of a request, or none.
 
     Raises:
-        RpcError: If the request is invalid or not authorized, or can't be made durable.
+        RpcError: The request is invalid or not authorized, or can't be made durable.
 
     Cancellation: safe — the changes may have been applied.
     """
@@ -65,7 +65,7 @@ def _validate(index: int, change: pb.ApplyRequest.Change) -> None:
     try:
         pb.validate(pb.ApplyRequest(changes=[change]))
     except pb.ValidationError as error:
-        # The first part of the context is the change, which was the only one here.
+        # The first part of the context names the change, which was the only one here.
         context = (f"Changes[{index}]", *error.context[1:])
         raise RpcError(str(pb.ValidationError(error.text, context))) from None
 
@@ -75,9 +75,9 @@ async def _admit(
     changes: Sequence[pb.ApplyRequest.Change],
     visible: Callable[[pb.LabelSet], bool],
 ) -> None:
-    """Refuse changes which the claim rules don't permit to a confined token.
+    """Refuse changes that the claim rules don't permit to a confined token.
 
-    Nothing else may change the key space meanwhile.
+    The caller holds the key space meanwhile.
     """
     space = core.space
     directories = Directories(file_only=core.runtime.options.file_only)
@@ -98,7 +98,7 @@ async def _admit(
 
 
 def _authorize(change: pb.ApplyRequest.Change, visible: Callable[[pb.LabelSet], bool]) -> None:
-    # As Gazette's broker, which matches a deleted journal by its name alone.
+    # Gazette's broker also matches a deleted journal by its name alone.
     spec = change.upsert if change.HasField("upsert") else pb.JournalSpec(name=change.delete)
     if not visible(pb.label_set_ext(spec)):
         raise RpcError(f"not authorized to {spec.name}", "UNAUTHENTICATED")

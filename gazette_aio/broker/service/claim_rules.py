@@ -1,14 +1,14 @@
-"""Claim rules: which changes of specs, and of their stores, the selector of a token permits.
+"""Claim rules: changes of specs, and of their stores, that the selector of a token permits.
 
-A token without a selector is unconfined, and these rules don't apply to it. The holder of another
-token changes only journals which the selector matches before and after the change. A spec also
-says where files of the journal are, and mustn't lead to files of journals outside of the selector:
+These rules don't apply to a token without a selector. The holder of another token changes only
+journals that the selector matches before and after the change. A spec also decides where the
+journal's files are, and mustn't lead to files of journals outside of the selector:
 
-- A store which rewrites paths may lead to any file of the store.
-- The directory of the journal in a store may be the one of another journal, or be above or below
-  it, as both the store and the name are chosen.
+- A store that rewrites paths may lead to any file of the store. - The holder chooses store and
+name, so the directory of the journal may be the directory of another journal, or be above or below
+it.
 
-Stores and the template of paths which the journal has already were given to it by someone else.
+The journal's present stores and path template were set by someone else, and are permitted.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def refusal_of_change(
     item: JournalItem | None,
     visible: Callable[[pb.LabelSet], bool],
 ) -> Refusal | None:
-    """Return why a change is refused whatever other journals there are, or None.
+    """Return the refusal of a change that doesn't depend on other journals, or None.
 
     Args:
         change: A valid change.
-        item: The journal as it is, None if it doesn't exist.
+        item: The present journal, or None.
         visible: Whether the token's selector matches labels.
     """
     name = change.upsert.name if change.HasField("upsert") else change.delete
@@ -61,7 +61,7 @@ def refusal_of_change(
 
 
 def added_stores(spec: pb.JournalSpec, item: JournalItem | None) -> list[str]:
-    """Return the stores in which a spec gives files to its journal that it doesn't have yet."""
+    """Return the stores of a spec that its journal doesn't have yet."""
     if item is None:
         return list(spec.fragment.stores)
     before = item.spec.fragment
@@ -71,7 +71,7 @@ def added_stores(spec: pb.JournalSpec, item: JournalItem | None) -> list[str]:
 
 
 class Directories:
-    """Directories in which journals are to have files, and others which they mustn't meet.
+    """Directories of the files of changed journals, which must not meet other journals' files.
 
     Args:
         file_only: Whether stores of all schemes are below one root.
@@ -94,7 +94,7 @@ class Directories:
                 self._above.update(dict.fromkeys(_ancestors(directory), journal))
 
     def meets(self, item: JournalItem) -> str:
-        """Return the added journal whose files may be those of another one, or an empty text."""
+        """Return the added journal whose files may be files of `item`, or an empty text."""
         for url in item.spec.fragment.stores:
             directory = self._directory(url, item.name)
             if journal := self._above.get(directory, ""):
@@ -105,7 +105,7 @@ class Directories:
         return ""
 
     def _directory(self, url: str, journal: str) -> str:
-        """Return a directory, in one spelling across all URLs; empty if it leads out of a store."""
+        """Return a directory in one spelling for all URLs; empty if it's outside of the store."""
         if (parsed := self._roots.get(url)) is None:
             parsed = self._roots[url] = pb.parse_fragment_store(url)
         try:
@@ -119,7 +119,7 @@ class Directories:
             account, container, *_ = parsed.path[1:].split("/")
             place, key = f"azure:{container}", key[len(account) + len(container) + 2 :]
         elif parsed.scheme in ("s3", "gs"):
-            # A server of either may serve the buckets of the other.
+            # A server of either scheme may serve the buckets of the other.
             place = f"bucket:{parsed.host}"
         else:
             place = f"{parsed.scheme}:{parsed.host}"
@@ -128,7 +128,7 @@ class Directories:
 
 
 def _ancestors(directory: str) -> Iterator[str]:
-    """Iterate a directory and those above it."""
+    """Iterate a directory and the directories above it."""
     at = len(directory)
     while at > 0:
         directory = directory[:at]

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from gazette_aio.broker.core import BrokerCore
 
 _INLINE_BYTES = 8 << 10
-"""Longest request which the event loop itself looks at."""
+"""Longest request that is validated without a worker thread, in bytes."""
 
 URL_SECONDS = 60.0
-"""How long clients may take to fetch a fragment by the URL of a read."""
+"""Seconds in which clients can fetch a fragment by the URL of a read."""
 
 
 def is_long(request: Message) -> bool:
-    """Return whether a request is to be looked at in a worker thread."""
+    """Return whether to process a request in a worker thread."""
     return request.ByteSize() > _INLINE_BYTES
 
 
@@ -30,9 +30,9 @@ async def validate(core: BrokerCore, request: Message) -> None:
     """Validate a request.
 
     Raises:
-        RpcError: If it's invalid, with the text of the violation.
+        RpcError: The request is invalid. The text names the violation.
 
-    Cancellation: safe — takes effect when that's done.
+    Cancellation: safe — takes effect after the validation.
     """
     if is_long(request):
         await core.runtime.bulk.run(_validate, request)
@@ -53,7 +53,7 @@ async def signed_urls(
     """Return URLs for clients to fetch persisted fragments; empty without a URL.
 
     Raises:
-        RpcError: If one can't be signed.
+        RpcError: A URL can't be signed.
 
     Cancellation: safe.
     """

@@ -1,4 +1,4 @@
-"""Services as front ends call them, with the rules of the broker's control applied."""
+"""Services with the rules of the broker's control applied, for front ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _controlled(
     serve: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
     interfere: Callable[Concatenate[BrokerCore, P], Awaitable[T]],
 ) -> Callable[Concatenate[BrokerCore, P], Awaitable[T]]:
-    """Return a service with the rules of its kind applied. Without any, it's called as it is."""
+    """Return a service with the rules of its kind applied. Without rules, nothing is added."""
 
     def call(core: BrokerCore, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         chosen = interfere if kind in core.control.kinds else serve
@@ -92,7 +92,7 @@ async def _read(
         if verdict.responses is None:
             await read.serve_read(core, claims, request, counted)
         for response in _completed(core, "read", verdict.responses or ()):
-            # Front ends take content in a form of its own.
+            # Front ends have their own form of content.
             content = response.content
             await counted(ContentChunk(response.offset, content) if content else response)
 
@@ -124,13 +124,13 @@ async def _append(
 
 
 async def _drain(messages: AsyncIterator[AppendMessage]) -> None:
-    # A client of gRPC whose write fails may not see the answer which it's given early.
+    # A gRPC client whose write fails may not see an early answer.
     async for _ in messages:
         pass
 
 
 class _CutMessages:
-    """Messages of an append whose first one was looked at, up to the cut of its stream."""
+    """Messages of an append, beginning with the one that was read, up to the cut of the stream."""
 
     def __init__(
         self, first: AppendMessage, messages: AsyncIterator[AppendMessage], counter: CutCounter

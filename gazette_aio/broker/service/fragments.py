@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PAGE_LIMIT = 1000
 _MAX_SIGNED_SECONDS = 7 * 24 * 3600.0
-"""Longest life of a signed URL, as S3 and GCS have it; Azure would sign for centuries."""
+"""Longest life of a signed URL in seconds, as of S3 and GCS; Azure would sign for centuries."""
 
 _SLICE_FRAGMENTS = 16
 
@@ -26,7 +26,7 @@ async def serve_fragments(
     """Return a page of the fragments of a journal.
 
     Raises:
-        RpcError: If the request is invalid, or the stores can't be listed.
+        RpcError: The request is invalid, or the stores can't be listed.
 
     Cancellation: safe.
     """
@@ -51,7 +51,7 @@ async def serve_fragments(
             raise RpcError(replica.listing.error)
     cover = replica.index.cover
     limit = request.page_limit or DEFAULT_PAGE_LIMIT
-    # The index as of now, looked at in slices of the loop's time.
+    # The present index, read in slices of the loop's time.
     cover = cover.members_from(request.next_page_token)
     turns = Turns()
     for index in range(len(cover)):

@@ -1,4 +1,4 @@
-"""FragmentStoreHealth: whether fragments can be written to a store, and read back."""
+"""FragmentStoreHealth: checks whether a store can be written and read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def serve_health(
     """Return the health of a store.
 
     Raises:
-        RpcError: If the request is invalid or not authorized.
+        RpcError: The request is invalid or not authorized.
 
     Cancellation: safe.
     """
@@ -43,7 +43,7 @@ async def serve_health(
 
 
 async def _is_named(core: BrokerCore, claims: pb.Claims, url: str) -> bool:
-    """Return whether a journal which the claims match has the store."""
+    """Return whether a journal that the claims match has the store."""
     visible = visibility(claims.selector)
     turns = Turns()
     for number, item in enumerate(core.space.prefixed("")):
@@ -55,9 +55,9 @@ async def _is_named(core: BrokerCore, claims: pb.Claims, url: str) -> bool:
 
 
 def _authorize(claims: pb.Claims, url: str) -> None:
-    """Raise RpcError unless the claims permit a store of their holder's choice.
+    """Raise RpcError unless the claims permit any store.
 
-    The broker sends requests there with credentials of its own, and writes files.
+    The broker sends requests to the store with its own credentials, and writes files.
     """
     try:
         check_capability(claims.capability, pb.Capability.APPLY)

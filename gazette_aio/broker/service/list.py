@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.keyspace.keyspace import JournalItem
 
 CHUNK_JOURNALS = 25
-"""Most journals of one message."""
+"""Greatest number of journals of one message."""
 
 _SLICE_JOURNALS = 8
 
@@ -27,12 +27,12 @@ Send = Callable[[pb.ListResponse], Awaitable[None]]
 async def serve_list(
     core: BrokerCore, claims: pb.Claims, request: pb.ListRequest, send: Send
 ) -> None:
-    """Send the journals which a request selects; when watching, again after each change.
+    """Send the journals that a request selects, and for a watch again after each change.
 
-    Returns early if the broker stops.
+    The function returns early if the broker stops.
 
     Raises:
-        RpcError: If the request is invalid.
+        RpcError: The request is invalid.
 
     Cancellation: safe.
     """
@@ -58,7 +58,7 @@ async def serve_list(
         revision = space.revision + 1
         header = core.headers.unrouted()
         items, newest = await _select(space.prefixed(prefix), predicate, step)
-        # A change is judged by the number of matches and the newest of them; routes don't count.
+        # The number of matches and the newest revision show a change; routes don't count.
         if (len(items), newest) == last:
             continue
         last = (len(items), newest)
@@ -72,7 +72,7 @@ async def serve_list(
 
 
 def _prepare(selector: pb.LabelSelector) -> tuple[Callable[[pb.LabelSet], bool], str]:
-    """Return the predicate of a selector, and a prefix of the names of all that it matches."""
+    """Return the predicate of a selector, and a common prefix of the names that it matches."""
     selector = with_name_prefixes(selector)
     return compile_selector(selector), name_prefix(selector)
 
@@ -80,12 +80,12 @@ def _prepare(selector: pb.LabelSelector) -> tuple[Callable[[pb.LabelSet], bool],
 async def _select(
     items: list[JournalItem], matches: Callable[[pb.LabelSet], bool], step: int
 ) -> tuple[list[JournalItem], int]:
-    """Return the journals which match, and the newest revision of one; in slices of time.
+    """Return the matching journals, and their newest revision, in slices of the loop's time.
 
     Args:
         items: The journals.
         matches: Whether labels match.
-        step: How many journals are matched at once.
+        step: Number of journals to match at once.
     """
     selected: list[JournalItem] = []
     newest = -1
@@ -117,6 +117,6 @@ def snapshot(
 
 
 def name_prefix(selector: pb.LabelSelector) -> str:
-    """Return a prefix which the names of all matching journals have."""
+    """Return a prefix of the names of all matching journals."""
     names = pb.values_of(selector.include, "name") or []
     return names[0] if len(names) == 1 else ""

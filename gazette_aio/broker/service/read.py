@@ -44,14 +44,13 @@ Send = Callable[[pb.ReadResponse | ContentChunk], Awaitable[None]]
 async def serve_read(
     core: BrokerCore, claims: pb.Claims, request: pb.ReadRequest, send: Send
 ) -> None:
-    """Send metadata of fragments, each followed by its content, as the request asks.
+    """Send metadata of fragments, each followed by its content unless only metadata is wanted.
 
-    Returning says nothing about why a blocking read has ended: the journal may be gone, or the
-    broker may be stopping.
+    A blocking read also returns if the journal is deleted, or the broker stops.
 
     Raises:
-        RpcError: If the request is invalid, or content can't be read; with DATA_LOSS if it's
-            damaged.
+        RpcError: The request is invalid, or content can't be read. The code is DATA_LOSS if content
+            is damaged.
 
     Cancellation: safe.
     """
@@ -160,7 +159,7 @@ async def _metadata(
     fragment = hit.member.fragment
     response.fragment.CopyFrom(fragment)
     response.fragment.sum.SetInParent()
-    # Race: only what's persisted already awaits anything here; local files may be removed.
+    # Race: only persisted fragments await here, since local files may be removed meanwhile.
     if fragment.backing_store and fragment.mod_time:
         (response.fragment_url,) = await signed_urls(core, [fragment])
     return response
@@ -221,7 +220,7 @@ async def _local_batches(
         raise RpcError(os_error_text(error, "read", content.path.name)) from error
     finally:
         if ahead is not None:
-            # Invariant: no thread reads from the file once its user gives it up.
+            # Invariant: no thread reads from the file after its user has released it.
             with contextlib.suppress(OSError):
                 await finish(ahead)
 

@@ -1,4 +1,4 @@
-"""Receiver of a client's messages, each of which may be waited for only so long."""
+"""Receiver of a client's messages with time limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class ReceiveGuard(Generic[T]):
-    """Receives from an iterator with limits of time; a context manager for one task.
+    """Receives from an iterator with time limits; a context manager for one task.
 
-    One timer serves many messages: it's left alone until it fires.
+    One timer serves many messages, and isn't changed until it fires.
     """
 
     def __init__(self, messages: AsyncIterator[T]) -> None:
@@ -40,18 +40,18 @@ class ReceiveGuard(Generic[T]):
 
     @property
     def waited(self) -> float:
-        """Seconds of the last wait for which the client is to be charged."""
+        """Seconds of the last wait to charge to the client."""
         return self._patience.waited
 
     async def next(self, allowance: float, until: float = math.inf) -> T | None:
         """Return the next message, or None at the end.
 
         Args:
-            allowance: Most seconds to wait, of those which the broker was there to read within.
-            until: Latest time, of the loop's clock.
+            allowance: Most seconds to wait, not counting time in which the broker couldn't read.
+            until: Latest time, by the loop's clock.
 
         Raises:
-            TimeoutError: If there was none in time.
+            TimeoutError: No message came in time.
 
         Cancellation: poisons — the iterator can't be used any more.
         """

@@ -1,6 +1,6 @@
-"""Replicate: the opening of a peer's stream, which this broker refuses.
+"""Replicate: refusal of a peer's stream.
 
-A peer would compete for the spool of a journal, which its only broker doesn't give away.
+A peer would compete for the spool of a journal, which has only one broker here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def serve_replicate(
     """Return the response to the opening message of a stream; None if the stream had no message.
 
     Raises:
-        RpcError: If the request is invalid, and otherwise because replication isn't served.
+        RpcError: Always: the request is invalid, or replication isn't served.
 
     Cancellation: safe.
     """

@@ -1,7 +1,7 @@
-"""Files below a root directory, to which no symbolic link leads. All functions block.
+"""Files below a root directory, opened without following symbolic links. All functions block.
 
-A link could lead out of the root, or into the directory of another journal. Nothing follows one:
-not of the root's own content, however it came there. The root itself may be reached by links.
+A link could lead out of the root, or into the directory of another journal, so no link below the
+root is followed. The path of the root itself may have links.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC
 
 
 class LocalFile(io.FileIO):
-    """A file which is open for reading."""
+    """A file open for reading."""
 
     gzipped = True
-    """Nobody on the way decompresses a local file."""
+    """No server decompresses a local file."""
 
     @property
     def version(self) -> str:
-        """Text which differs once the file is written or replaced."""
+        """Text that changes when the file is written or replaced."""
         status = os.fstat(self.fileno())
         return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
@@ -42,11 +42,12 @@ def directory_below(root: Path, parts: Sequence[str]) -> Generator[int]:
 
     Args:
         root: The root.
-        parts: Names of the directories which lead from the root to it.
+        parts: Names of the directories from the root to the directory.
 
     Raises:
-        StoreError: If one of them is a symbolic link.
-        OSError: If it can't be opened; NotADirectoryError if one of them is a file.
+        StoreError: A directory is a symbolic link.
+        OSError: The directory can't be opened. It's a NotADirectoryError if one of the parts is a
+            file.
     """
     descriptor = os.open(root, _READ | os.O_DIRECTORY)
     try:
@@ -67,8 +68,8 @@ def status_below(root: Path, parts: Sequence[str]) -> os.stat_result:
     """Return the status of a file, without following it.
 
     Raises:
-        StoreError: If a directory which leads to it is a symbolic link.
-        OSError: If there's no such file.
+        StoreError: A directory which leads to it is a symbolic link.
+        OSError: There's no such file.
     """
     with directory_below(root, parts[:-1]) as directory:
         return os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
@@ -78,11 +79,11 @@ def open_below(root: Path, parts: Sequence[str]) -> LocalFile:
     """Open a regular file for reading.
 
     Raises:
-        StoreError: If it, or a directory which leads to it, is a symbolic link; or if it isn't a
-            regular file.
-        OSError: If it can't be opened.
+        StoreError: The file or one of its directories is a symbolic link, or the file isn't
+            regular.
+        OSError: The file can't be opened.
     """
-    # Opening a pipe would wait for ever otherwise.
+    # Otherwise, opening a pipe would wait forever.
     flags = _READ | os.O_NOFOLLOW | os.O_NONBLOCK
     with directory_below(root, parts[:-1]) as directory:
         try:
@@ -100,20 +101,20 @@ def unlink_below(root: Path, parts: Sequence[str]) -> None:
     """Remove a file.
 
     Raises:
-        StoreError: If a directory which leads to it is a symbolic link.
-        OSError: If it can't be removed.
+        StoreError: A directory which leads to it is a symbolic link.
+        OSError: The file can't be removed.
     """
     with directory_below(root, parts[:-1]) as directory:
         os.unlink(parts[-1], dir_fd=directory)
 
 
 def shown_error(error: OSError, operation: str, parts: Sequence[str]) -> str:
-    """Return the text of an error for clients, which aren't told where the root is."""
+    """Return the text of an error for clients, without the path of the root."""
     return os_error_text(error, operation, "/".join(parts) or ".")
 
 
 def _refuse_link(error: OSError, directory: int, parts: Sequence[str]) -> None:
-    """Raise StoreError if what can't be opened is a symbolic link."""
+    """Raise StoreError if the error came from a symbolic link."""
     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
         return
     with contextlib.suppress(OSError):

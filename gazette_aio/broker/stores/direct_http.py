@@ -1,6 +1,6 @@
-"""HTTP requests which end where they are sent: redirects aren't followed.
+"""HTTP requests without redirects.
 
-A server of objects would otherwise lead the broker to addresses which only the broker can reach.
+A redirect of an object server could lead the broker to addresses that only the broker can reach.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def open_url(url: str, timeout: float) -> http.client.HTTPResponse:
 
     Args:
         url: The URL.
-        timeout: Seconds to wait for each of its parts.
+        timeout: Seconds to wait for each part of the response.
 
     Raises:
-        HTTPError: If the status isn't one of success; so isn't that of a redirect.
-        OSError, HTTPException: If there's no response.
+        HTTPError: The status isn't a success, for example a redirect.
+        OSError, HTTPException: There's no response.
     """
     opener = urllib.request.build_opener(_NoRedirects)
     return cast("http.client.HTTPResponse", opener.open(url, timeout=timeout))

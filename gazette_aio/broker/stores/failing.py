@@ -15,7 +15,7 @@ class FailingFragmentStore:
 
     Args:
         url: URL by which specs name the store.
-        error: Returns what an operation raises; called in worker threads.
+        error: Returns the error to raise; called in worker threads.
     """
 
     def __init__(self, url: str, error: Callable[[], Exception]) -> None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _MAX_KNOWN_DIRECTORIES = 4096
 _PARTIAL = ".partial-"
 _PARTIAL_SECONDS = 3600.0
-"""Age from which a partial file is that of a broker which was killed."""
+"""Seconds of age from which a partial file was left by a killed broker."""
 _CLOCK_SECONDS = 0.1
-"""How far times of files may be behind the clock."""
+"""Seconds by which times of files may lag behind the clock."""
 
 
 class FileFragmentStore:
@@ -41,11 +41,11 @@ class FileFragmentStore:
         root: File root of the broker.
         url: URL of the store.
         sync: Whether files are made durable before they appear.
-        owned_since: Unix time from which on only this broker writes below the root; zero if others
+        owned_since: Unix time since which only this broker writes below the root; zero if others
             may.
 
     Raises:
-        StoreError: If the URL has arguments which aren't known.
+        StoreError: The URL has unknown arguments.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FileFragmentStore:
         *,
         gzipped: bool = False,  # noqa: ARG002 - Files have no content encoding.
     ) -> None:
-        """Write a file as a whole."""
+        """Write a file atomically."""
         base = self._base()
         try:
             with directory_below(self._root, base):
@@ -102,7 +102,7 @@ class FileFragmentStore:
             self._sync_names(target)
 
     def make_durable(self, path: str) -> None:
-        """Make a file durable which exists already."""
+        """Make an existing file durable."""
         if not self._sync:
             return
         target = self._target(path)
@@ -113,7 +113,7 @@ class FileFragmentStore:
     def stat(self, path: str) -> int | None:
         """Return the modification time of a file, or None if it doesn't exist.
 
-        An empty one doesn't: it's what a crash leaves of a file whose name outlived its content.
+        An empty file doesn't count: a crash may keep a file's name, and lose its content.
         """
         parts = self._parts(path)
         try:
@@ -128,7 +128,7 @@ class FileFragmentStore:
         """Open a file for reading.
 
         Raises:
-            StoreError: If it can't be opened.
+            StoreError: The file can't be opened.
         """
         parts = self._parts(path)
         try:
@@ -139,7 +139,7 @@ class FileFragmentStore:
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
         """List all files below a directory, which may be missing. Links aren't listed.
 
-        Partial files which a killed broker has left are removed.
+        Partial files that a killed broker left are removed.
         """
         stale = max(time.time() - _PARTIAL_SECONDS, self._owned_since - _CLOCK_SECONDS)
         base = self._parts(prefix)
@@ -162,7 +162,7 @@ class FileFragmentStore:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # Removed meanwhile.
-                    # Opening a pipe would wait for ever.
+                    # Opening a pipe would wait forever.
                     if not file_stat.S_ISREG(status.st_mode):
                         continue
                     if entry.name.startswith(_PARTIAL):
@@ -181,7 +181,7 @@ class FileFragmentStore:
         return "file:///" + self._key(path)
 
     def _sync_names(self, target: Path) -> None:
-        """Make the name of a file durable, and those of all directories which lead to it."""
+        """Make the names of a file and of its directories durable."""
         self._files.sync_directory(target.parent)
         fresh: list[Path] = []
         for directory in target.parents:
@@ -201,11 +201,11 @@ class FileFragmentStore:
             raise pb.StoreError(str(error)) from None
 
     def _parts(self, path: str) -> tuple[str, ...]:
-        """Return the names which lead from the root to a file."""
+        """Return the names of the directories and the file below the root."""
         return Path(posixpath.normpath(self._key(path))).parts
 
     def _target(self, path: str) -> Path:
-        """Return the path of a file to write, in a directory which exists and has no links."""
+        """Return the path of a file to write, in an existing directory without links."""
         parts = self._parts(path)
         target = self._root.joinpath(*parts)
         try:

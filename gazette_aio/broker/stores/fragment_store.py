@@ -24,24 +24,24 @@ class Listed(NamedTuple):
 
 
 class StoredFile(Protocol):
-    """A file of a store which is open for reading. All methods block."""
+    """A file of a store, open for reading. All methods block."""
 
     @property
     def gzipped(self) -> bool:
-        """Whether a file of the codec GZIP_OFFLOAD_DECOMPRESSION is read as it's compressed."""
+        """Whether reads of a file of codec GZIP_OFFLOAD_DECOMPRESSION return compressed bytes."""
         ...
 
     @property
     def version(self) -> str:
-        """Text which differs once the file is another one; empty if that can't be told."""
+        """Text that changes when the file is replaced; empty if the store can't tell."""
         ...
 
     def seek(self, position: int, /) -> int:
-        """Go to a position from the beginning."""
+        """Seek to a position from the beginning."""
         ...
 
     def read(self, limit: int, /) -> bytes:
-        """Return up to `limit` bytes, none at the end."""
+        """Return up to `limit` bytes, or none at the end."""
         ...
 
     def close(self) -> None:
@@ -52,31 +52,31 @@ class StoredFile(Protocol):
 class FragmentStore(Protocol):
     """A place for persisted fragments. All methods block.
 
-    Paths are relative to the store, with `/` between their parts. Methods raise StoreError, with
-    the text which clients are shown, or OSError.
+    Paths are relative to the store, with `/` between their parts. Methods raise StoreError, whose
+    text clients may see, or OSError.
     """
 
     url: str
     """URL by which specs name the store. Not changed."""
 
     def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
-        """Write a file as a whole: it's there in full, or not at all.
+        """Write a file atomically: it exists in full, or not at all.
 
         Args:
             path: Path of the file.
-            pieces: Its content.
-            gzipped: Whether clients which fetch the file from the store have to decompress it.
+            pieces: Content of the file.
+            gzipped: Whether clients that fetch the file must decompress it.
         """
         ...
 
     def make_durable(self, path: str) -> None:
-        """Make a file durable which exists already."""
+        """Make an existing file durable."""
         ...
 
     def stat(self, path: str) -> int | None:
         """Return the modification time of a file in Unix seconds.
 
-        None if it doesn't exist, or is empty, which no fragment is.
+        The result is None if the file doesn't exist, or is empty, unlike every fragment.
         """
         ...
 
@@ -98,5 +98,5 @@ class FragmentStore(Protocol):
         ...
 
     def sign_get(self, path: str, seconds: float = 60.0) -> str:
-        """Return a URL for clients to fetch the file for some time; empty without a URL."""
+        """Return a URL for clients to fetch the file within `seconds`; empty without a URL."""
         ...

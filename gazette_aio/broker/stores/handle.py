@@ -32,11 +32,11 @@ _SLOW_TEXT = "health check takes longer than an append may wait"
 _SIGN_SLICE = 200
 
 LOCAL_CHECK_SECONDS = 5.0
-"""Least time for a check of a local store. Only a file system that hangs takes longer."""
+"""Least seconds for a check of a local store. Only a hanging file system takes longer."""
 
 
 def retry_seconds(failures: int) -> float:
-    """Return the time before the next check, after the given number of failed checks."""
+    """Return the seconds before the next check, after a number of failed checks."""
     index = failures - 1
     return _RETRY_SECONDS[index] if index < len(_RETRY_SECONDS) else _LAST_RETRY_SECONDS
 
@@ -49,7 +49,7 @@ class _Check(NamedTuple):
 
 
 class StoreUser(Protocol):
-    """A journal as its stores see it."""
+    """A journal that uses stores."""
 
     @property
     def name(self) -> str:
@@ -71,11 +71,11 @@ class _Failing(NamedTuple):
 class StoreHandle:
     """The store of a URL, or the reason why it can't be used, with its health and threads.
 
-    The health is checked on demand, once the last check is due for renewal.
+    The health is checked on demand, if the last check is too old.
 
     Args:
         url: URL by which specs name the store.
-        problem: Reason why there's no store.
+        problem: Reason why the store can't be used.
         workers: Threads for operations on the store.
         checkers: Threads for checks of its health.
         clock: Clock of checks.
@@ -120,19 +120,19 @@ class StoreHandle:
 
     @property
     def is_busy(self) -> bool:
-        """Whether its health is being checked."""
+        """Whether a check of its health is in progress."""
         return self._running is not None
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another store stands in for that of the URL."""
+        """Whether another store replaces the store of the URL."""
         return self.store is not self._own[0]
 
     def require(self) -> FragmentStore:
         """Return the store.
 
         Raises:
-            StoreError: If there's none.
+            StoreError: The store can't be used.
         """
         if self.store is None:
             raise pb.StoreError(self._problem)
@@ -154,16 +154,16 @@ class StoreHandle:
         """Call a function of the store in one of its threads, and return its result.
 
         Args:
-            user: Journal of the operation, whose failure stands until it succeeds.
+            user: Journal of the operation. A failure counts until the journal's next success.
             function: The operation.
-            args: Its arguments after the store.
-            kwargs: Its named arguments.
+            args: Arguments of the operation after the store.
+            kwargs: Named arguments of the operation.
 
         Raises:
-            StoreError: If there's no store.
+            StoreError: There's no store.
 
-        Cancellation: safe — a call to a remote store may go on in its thread, for nobody. That to a
-        local store is awaited, unless the broker stops.
+        Cancellation: safe — a call of a remote store may continue in its thread; its result is
+        dropped. A call of a local store is awaited, unless the broker stops.
         """
         kind = function.__name__
         try:
@@ -177,7 +177,7 @@ class StoreHandle:
         return result
 
     def _note(self, kind: str, problem: str, user: StoreUser | None = None) -> None:
-        """Note the outcome of an operation. Only the first failure and the recovery are logged.
+        """Record the outcome of an operation. Only the first failure and the recovery are logged.
 
         The store works again when each journal that failed has succeeded, or no longer uses it.
         """
@@ -200,13 +200,13 @@ class StoreHandle:
             _logger.warning("fragment store %s works again", self.name, extra=extra)
 
     def _forget(self) -> None:
-        """Forget failures of journals that no longer use the store: nothing retries them."""
+        """Forget failures of journals that no longer use the store, since nothing retries them."""
         for key, failing in list(self._failing.items()):
             if failing.user is not None and not failing.user.uses(self._url):
                 del self._failing[key]
 
     async def check(self) -> str:
-        """Return why the store is unhealthy, or an empty text. Checks it if a check is due.
+        """Check the store if a check is due, and return why it's unhealthy, or an empty text.
 
         Cancellation: safe.
         """
@@ -217,7 +217,7 @@ class StoreHandle:
         return self._problem
 
     def replace(self, store: FragmentStore | None) -> None:
-        """Let another store stand in for that of the URL; None undoes it."""
+        """Replace the store of the URL by another store; None undoes that."""
         self.store, self._problem = self._own if store is None else (store, "")
         self.verified = VerifiedFiles()
         self._due = 0.0
@@ -225,9 +225,9 @@ class StoreHandle:
         self._replaced.set()
 
     async def wait_healthy(self, seconds: float) -> str:
-        """Wait for the store to be healthy; return why it still isn't, or an empty text.
+        """Wait until the store is healthy; return why it's still unhealthy, or an empty text.
 
-        A check of a local store that is in progress has `LOCAL_CHECK_SECONDS` in addition.
+        A check of a local store that is in progress may take `LOCAL_CHECK_SECONDS` longer.
 
         Cancellation: safe.
         """
@@ -248,7 +248,7 @@ class StoreHandle:
                 self._due = min(self._due, clock.monotonic())
 
     async def _ends(self, running: _Check) -> bool:
-        """Return whether a check ends within the time that one of a local store may take."""
+        """Return whether a check ends within the time of checks of local stores."""
         if self.is_remote:
             return False
         try:
@@ -258,9 +258,9 @@ class StoreHandle:
             return False
 
     async def probe_delete(self, prefix: str) -> str:
-        """Write and remove a file below `prefix`; return what failed, or an empty text.
+        """Write and remove a file below `prefix`; return the failure, or an empty text.
 
-        Cancellation: safe — takes effect when that's done.
+        Cancellation: safe — takes effect after the check.
         """
         if self.store is None:
             return self._problem
@@ -270,7 +270,7 @@ class StoreHandle:
         """Return URLs for clients to fetch fragments for some time; empty without a URL.
 
         Raises:
-            StoreError: If one can't be signed.
+            StoreError: A URL can't be signed.
 
         Cancellation: safe.
         """
@@ -288,12 +288,12 @@ class StoreHandle:
         return urls
 
     def _begin_check(self) -> _Check | None:
-        """Return the check in progress, if there's one, or one is due."""
+        """Return the check in progress, or begin a check if one is due."""
         store = self.store
         if self._running is None and store is not None and self._clock.monotonic() >= self._due:
             self._metrics.store_health_checks += 1
             self._running = _Check(store, asyncio.Event())
-            # A check goes on when nobody waits for it anymore: its outcome is for all.
+            # A check continues without waiters: its outcome is for all users.
             future = self._checkers.submit(check_store, store)
             future.add_done_callback(self._end_check)
         return self._running

@@ -19,7 +19,7 @@ _PROBE_NAME = ".gazette-delete-probe"
 
 
 def check_store(store: FragmentStore) -> str:
-    """Write, read and list a file of a store; return what failed, or an empty text."""
+    """Write, read and list a file of a store; return the failure, or an empty text."""
     if not _keeps_name(store, _CHECK_PATH):
         return "health check would be written to another file, by the store's argument find"
     step = "PUT"
@@ -42,7 +42,7 @@ def check_store(store: FragmentStore) -> str:
 
 
 def probe_delete(store: FragmentStore, prefix: str) -> str:
-    """Write and remove a file below `prefix`; return what failed, or an empty text."""
+    """Write and remove a file below `prefix`; return the failure, or an empty text."""
     path = prefix + _PROBE_NAME
     if not _keeps_name(store, path):
         return "delete-probe would remove another file, by the store's argument find"
@@ -61,7 +61,7 @@ def _text(error: Exception) -> str:
 
 
 def _keeps_name(store: FragmentStore, path: str) -> bool:
-    """Return whether a file keeps its name, which is no fragment's, when the store rewrites it."""
+    """Return whether a check's file keeps its name in the store, and thus isn't a fragment's."""
     try:
         key = pb.parse_fragment_store(store.url).object_key(path)
     except pb.ValidationError:
@@ -70,7 +70,7 @@ def _keeps_name(store: FragmentStore, path: str) -> bool:
 
 
 def _check_url(url: str) -> str:
-    """Fetch the file of a check as clients do; return what failed, or an empty text."""
+    """Fetch the file of a check as clients do; return the failure, or an empty text."""
     import http.client  # noqa: PLC0415
     import urllib.error  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def _check_url(url: str) -> str:
         return f"health check fetch returned status {error.code}"
     except (OSError, http.client.HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        # Texts of other errors have the URL, which nobody may see.
+        # Texts of other errors have the URL, which is secret.
         text = os_error_text(cause) if isinstance(cause, OSError) else type(error).__name__
         return f"health check fetch failed: {text}"
     if content != _CHECK_CONTENT:

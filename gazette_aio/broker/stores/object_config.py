@@ -1,7 +1,6 @@
-"""Clients of object stores: how a URL maps to a client of `obstore`.
+"""Clients of object stores: the `obstore` client of a URL.
 
-Credentials are those of the process's environment, which `obstore` looks for itself. None of them
-is kept here.
+`obstore` takes credentials from the environment of the process. This module keeps none.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 
-# Bounds of one request: an unreachable store is found out well before an append gives up on it.
-# Whoever made the request repeats it later, so that no long retries are needed here.
+# Bounds of one request: it fails well before an append gives up on an unreachable store. Callers
+# repeat requests later, so no long retries are needed here.
 _CLIENT: ClientConfig = {
     "connect_timeout": dt.timedelta(seconds=2),
     "read_timeout": dt.timedelta(seconds=10),
@@ -40,7 +39,7 @@ _UNSUPPORTED = {
     "acl": "set the bucket's object ownership instead",
     "profile": "credentials come from the environment",
 }
-# What becomes a part of the host or the path of requests, and mustn't lead them elsewhere.
+# Arguments that become a part of the host or path of requests, and mustn't lead elsewhere.
 _NAMES = {
     "bucket": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII),
     "region": re.compile(r"[A-Za-z0-9-]+", re.ASCII),
@@ -65,7 +64,7 @@ def check_arguments(parsed: pb.FragmentStoreURL) -> None:
     """Check that the arguments of a store's URL can be satisfied.
 
     Raises:
-        StoreError: If they can't, with the text which clients are shown.
+        StoreError: An argument can't be satisfied. Clients may see the text.
     """
     try:
         parsed.validate_arguments()
@@ -86,7 +85,7 @@ def check_destination(parsed: pb.FragmentStoreURL, origins: frozenset[str]) -> N
         origins: Allowed origins of the argument `endpoint`.
 
     Raises:
-        StoreError: If they'd go elsewhere.
+        StoreError: Requests would go elsewhere.
     """
     arguments = parsed.arguments
     if endpoint := arguments.get("endpoint", ""):
@@ -119,7 +118,7 @@ def check_installed(scheme: str) -> None:
     """Check that there's a client for object stores.
 
     Raises:
-        StoreError: If not, naming what has to be installed.
+        StoreError: There's no client. The text names the package to install.
     """
     try:
         found = importlib.util.find_spec("obstore")
@@ -132,7 +131,7 @@ def check_installed(scheme: str) -> None:
 
 
 def container_prefix(parsed: pb.FragmentStoreURL) -> str:
-    """Return the prefix of keys of `FragmentStoreURL.object_key` which names the container."""
+    """Return the prefix of keys of `FragmentStoreURL.object_key()` that names the container."""
     if parsed.scheme != "azure-ad":
         return ""
     account, container, *_ = parsed.path[1:].split("/")
@@ -143,7 +142,7 @@ def open_client(parsed: pb.FragmentStoreURL) -> ObjectStore:
     """Return a client of the bucket or container of a URL. Blocks for some milliseconds.
 
     Raises:
-        obstore.exceptions.BaseError, ValueError: If it can't be configured.
+        obstore.exceptions.BaseError, ValueError: The client can't be configured.
     """
     from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415
 
@@ -161,8 +160,8 @@ def open_client(parsed: pb.FragmentStoreURL) -> ObjectStore:
             )
             return S3Store(parsed.host, config=config, client_options=client, retry_config=_RETRY)
         case "gs":
-            # Objects with a content encoding would else be decompressed on the way, and ranges of
-            # them would be ignored.
+            # Otherwise, servers would decompress objects with a content encoding, and ignore
+            # ranges.
             client = _CLIENT.copy()
             client["default_headers"] = {"accept-encoding": "gzip"}
             return GCSStore(parsed.host, client_options=client, retry_config=_RETRY)
@@ -176,7 +175,7 @@ def open_client(parsed: pb.FragmentStoreURL) -> ObjectStore:
 
 
 def put_attributes(parsed: pb.FragmentStoreURL, *, gzipped: bool) -> dict[str, str]:
-    """Return the attributes of an object which is to be written."""
+    """Return the attributes of an object to write."""
     attributes = {"Content-Encoding": "gzip"} if gzipped else {}
     if storage_class := parsed.arguments.get("storageclass", ""):
         attributes["Storage-Class"] = storage_class
@@ -186,8 +185,8 @@ def put_attributes(parsed: pb.FragmentStoreURL, *, gzipped: bool) -> dict[str, s
 def error_text(error: Exception) -> str:
     """Return the text of an error of a client, without secrets.
 
-    Dropped are queries of URLs, which may hold signatures, bodies of responses but for their code
-    and message, and credentials of the environment with the paths of their files.
+    The text has no queries of URLs, which may hold signatures, of bodies of responses only code and
+    message, and no credentials of the environment or paths of their files.
     """
     text = str(error).strip() or type(error).__name__
     head = text.partition("\n")[0]
@@ -225,6 +224,6 @@ def _s3_config(parsed: pb.FragmentStoreURL) -> Any:
 
 
 def _azure_environment() -> dict[str, str]:
-    """Return the values of the variables which Gazette's broker knows."""
+    """Return the values of the variables that Gazette's broker knows."""
     names = {"AZURE_ACCOUNT_NAME": "account_name", "AZURE_ACCOUNT_KEY": "account_key"}
     return {names[name]: os.environ[name] for name in names if os.environ.get(name)}

@@ -37,7 +37,7 @@ class ObjectFragmentStore:
         open_client: Returns a client of the bucket; called once, in a worker thread.
 
     Raises:
-        StoreError: If the URL has arguments which can't be satisfied.
+        StoreError: The URL has arguments that can't be satisfied.
     """
 
     def __init__(self, url: str, open_client: Callable[[pb.FragmentStoreURL], Client]) -> None:
@@ -55,7 +55,7 @@ class ObjectFragmentStore:
         return f"<ObjectFragmentStore {parsed.scheme}://{parsed.host}{parsed.path}>"
 
     def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
-        """Write an object as a whole, in parts if it's long."""
+        """Write an object atomically, in parts if it's long."""
         import obstore  # noqa: PLC0415
 
         key = self._key(path)
@@ -98,7 +98,7 @@ class ObjectFragmentStore:
             return int(meta["last_modified"].timestamp()) if meta["size"] else None
 
     def open(self, path: str) -> _ObjectFile:
-        """Open an object for reading, which is fetched in slices as it's read."""
+        """Open an object for reading. Reads fetch slices."""
         return _ObjectFile(self, self._key(path))
 
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
@@ -107,7 +107,7 @@ class ObjectFragmentStore:
         start = len(directory) + 1 if directory else 0
         for key, mod_time in self._keys(directory):
             path = key[start:]
-            # Keys which end in a slash stand for a directory.
+            # Keys that end in a slash stand for a directory.
             if path and not path.endswith("/") and not _is_skipped(path, skip):
                 yield Listed(path, mod_time)
 
@@ -118,7 +118,8 @@ class ObjectFragmentStore:
 
         with self._client() as client:
             try:
-                # Its stubs have a further form of results, of a package which isn't installed.
+                # The stubs of the library have a further type of results, of a package that isn't
+                # installed.
                 chunks = obstore.list(  # pyright: ignore[reportUnknownMemberType]
                     client, directory, chunk_size=_LIST_CHUNK
                 )
@@ -134,7 +135,7 @@ class ObjectFragmentStore:
                         "a bucket has keys which can't be those of fragments",
                         extra={"store": repr(self), "error": object_config.error_text(error)},
                     )
-                # Anew: a key may be listed twice, but none may be missed.
+                # From the beginning: a key may be listed twice, but none may be missed.
                 yield from list_keys(client, directory)
 
     def remove(self, path: str) -> None:
@@ -164,7 +165,7 @@ class ObjectFragmentStore:
             return _version(obstore.head(client, key))
 
     def fetch(self, key: str, begin: int, end: int) -> tuple[bytes, ObjectMeta, bool]:
-        """Return bytes of an object, its description, and whether it's marked as gzipped."""
+        """Return bytes of an object, its description, and whether its content encoding is gzip."""
         import obstore  # noqa: PLC0415
 
         with self._client() as client:
@@ -187,7 +188,7 @@ class ObjectFragmentStore:
                     self._opened = self._open_client(self._parsed)
             yield self._opened
         except (BaseError, ValueError, FileNotFoundError) as error:
-            # Invariant: causes aren't chained, as they hold responses and signed URLs.
+            # Invariant: causes aren't chained, because they have responses and signed URLs.
             is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
             kind = StoreAccessError if is_denied else pb.StoreError
             raise kind(object_config.error_text(error)) from None
@@ -201,7 +202,7 @@ class ObjectFragmentStore:
 
 
 class _ObjectFile:
-    """An object which is open for reading. All methods block."""
+    """An object open for reading. All methods block."""
 
     def __init__(self, store: ObjectFragmentStore, key: str) -> None:
         self._store = store
@@ -215,10 +216,10 @@ class _ObjectFile:
 
     @property
     def version(self) -> str:
-        """Text which differs once the object is written anew."""
+        """Text that changes when the object is written again."""
         if not self._version:
             if self._position:
-                # The object may be shorter, which fetching would fail for.
+                # The object may be shorter, and fetching beyond its end fails.
                 self._version = self._store.version(self._key)
             else:
                 self._fill()
@@ -226,21 +227,21 @@ class _ObjectFile:
 
     @property
     def gzipped(self) -> bool:
-        """Whether its content encoding is gzip, which reading leaves as it is."""
+        """Whether the content encoding is gzip. Reads return the encoded bytes."""
         if self._size is None:
             self._fill()
         return self._gzipped
 
     def seek(self, position: int) -> int:
-        """Go to a position from the beginning."""
+        """Seek to a position from the beginning."""
         self._position = position
         return position
 
     def read(self, limit: int) -> bytes:
-        """Return up to `limit` bytes, none at the end.
+        """Return up to `limit` bytes, or none at the end.
 
         Raises:
-            StoreError: If they can't be fetched.
+            StoreError: The bytes can't be fetched.
         """
         if not self._begin <= self._position < self._begin + len(self._slice):
             self._fill()

@@ -48,12 +48,12 @@ def open_store(
     Args:
         url: URL of the store.
         root: File root of `file://` stores.
-        origins: Origins which stores may name by their argument `endpoint`.
+        origins: Origins that stores may name by their argument `endpoint`.
         files: File operations; those of the operating system by default.
         file_only: Whether stores of all schemes are kept below the root.
         sync: Whether written files are made durable.
-        owned_since: Unix time from which on nobody else writes below the root, or zero.
-        open_client: Returns clients of object stores; None is `obstore`'s of their scheme.
+        owned_since: Unix time since which nobody else writes below the root, or zero.
+        open_client: Returns clients of object stores; None uses `obstore`.
 
     Raises:
         StoreError: The store can't be used.

@@ -1,7 +1,7 @@
-"""Listings of S3 buckets without `obstore`, which refuses buckets with keys it can't parse.
+"""Listings of S3 buckets without `obstore`, which refuses buckets with keys that it can't parse.
 
-Such a key has an empty part, as `a//b`, or one of dots, or a control character. Anybody may have
-written it, and it must not hide the fragments of the bucket.
+Such a key has an empty part, as in `a//b`, a part of dots, or a control character. Anybody may have
+written the key, and it must not hide the fragments of the bucket.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def list_keys(client: S3Store, directory: str) -> Iterator[tuple[str, int]]:
 
     Args:
         client: Client of the bucket, whose credentials are used.
-        directory: The directory, without a slash at its end; empty for all keys.
+        directory: The directory without a trailing slash; empty for all keys.
 
     Raises:
-        StoreError: If they can't be listed.
+        StoreError: The keys can't be listed.
     """
     token = ""
     prefix = directory + "/" if directory else ""
@@ -58,10 +58,10 @@ class _Builder(ET.TreeBuilder):
 
 
 def parse_page(document: bytes) -> tuple[list[tuple[str, int]], str]:
-    """Return keys and times of a page, and the token of the next page, empty if it's the last.
+    """Return keys and times of a page, and the token of the next page, or an empty text.
 
     Raises:
-        StoreError: If it isn't a page.
+        StoreError: The document isn't a page.
     """
     try:
         parser = ET.XMLParser(target=_Builder())  # noqa: S314 - It takes no entities.
@@ -70,7 +70,7 @@ def parse_page(document: bytes) -> tuple[list[tuple[str, int]], str]:
         space = root.tag[: root.tag.index("}") + 1] if "}" in root.tag else ""
         if root.tag != f"{space}ListBucketResult":
             raise ValueError(f"unexpected element {root.tag}")
-        # Some servers don't know of encoded keys, and return them as they are.
+        # Some servers don't support encoded keys, and return plain keys.
         decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
         keys = [
             (
@@ -95,9 +95,9 @@ def _page_url(client: S3Store, prefix: str, token: str) -> str:
     import obstore  # noqa: PLC0415
     from obstore.store import S3Store  # noqa: PLC0415
 
-    # Wire: only URLs of objects are signed. So the one of the bucket takes the place of the
-    # endpoint, with a query at whose end the empty name of an object follows. Parameters which
-    # begin with `x-` mean nothing to S3.
+    # Wire: `obstore` signs only URLs of objects. So the endpoint is the URL of the bucket with a
+    # query, at whose end the empty name of an object follows. S3 ignores parameters that begin with
+    # `x-`.
     url = urlsplit(obstore.sign(client, "GET", _PROBE, _URL_LIFETIME))
     bucket = f"{url.scheme}://{url.netloc}{url.path.removesuffix('/' + _PROBE)}"
     query = f"list-type=2&encoding-type=url&max-keys={PAGE_KEYS}&prefix={quote(prefix, safe='')}"
@@ -115,7 +115,7 @@ def _fetch(url: str) -> bytes:
     try:
         with open_url(url, _TIMEOUT_SECONDS) as response:
             document = response.read(MAX_PAGE_BYTES + 1)
-    # Texts of these errors mustn't have the URL, which is signed.
+    # Texts of these errors must not have the signed URL.
     except urllib.error.HTTPError as error:
         error.close()
         raise pb.StoreError(f"listing returned status {error.code}") from None

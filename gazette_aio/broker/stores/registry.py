@@ -38,17 +38,17 @@ _UNUSED_SECONDS = 2 * 3600.0
 class StoreRegistry:
     """Stores by URL.
 
-    Stores of journals are kept until they haven't been used for long. Of others, which clients may
-    name at will, only the latest are.
+    Stores of journals are kept until they are unused for long. Of other stores, which clients may
+    name at will, only the latest are kept.
 
     Args:
         root: File root of `file://` stores.
         file_only: Whether stores of all schemes are kept below the root.
-        origins: Origins which stores may name by their argument `endpoint`.
+        origins: Origins that stores may name by their argument `endpoint`.
         sync: Whether persisted files are made durable.
         owns_root: Whether no other broker writes below the root.
         clock: Clock of health checks.
-        open_client: Returns clients of object stores; None is `obstore`'s of their scheme.
+        open_client: Returns clients of object stores; None uses `obstore`.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class StoreRegistry:
         self._origins = origins
         self._sync = sync
         self._owned_since = time.time() if owns_root else 0.0
-        # Invariant: whoever waits for a network takes no thread from those who don't.
+        # Invariant: calls that wait for a network take no threads from other calls.
         self._remote = RemoteWorkers(_REMOTE_THREADS, "broker-remote")
-        # Nor does a store which only a client has named take one from those of journals.
+        # Nor do stores that only clients name take threads from journals' stores.
         self._visits = RemoteWorkers(_VISIT_THREADS, "broker-visit")
-        # Nor does a file system that hangs take one from the broker's own files.
+        # Nor does a hanging file system take threads from the broker's own files.
         self._local = LocalWorkers(_LOCAL_THREADS, "broker-store")
         self._checks = LocalWorkers(_CHECK_THREADS, "broker-check")
         self._giving_up: asyncio.TimerHandle | None = None
@@ -97,14 +97,14 @@ class StoreRegistry:
         if (handle := self._stores.get(url)) is None:
             if len(self._stores) >= self._sweep_at:
                 self._sweep()
-            # Opened anew if a client has named it before: that one is checked by other threads.
+            # Opened again if a client has named it before, since other threads check that store.
             self._visited.pop(url, None)
             handle = self._stores[url] = self._open(url, self._remote)
         self._used_at[url] = self._clock.monotonic()
         return handle
 
     def visit(self, url: str) -> StoreHandle:
-        """Return the store of a valid URL, which no journal may use."""
+        """Return the store of a valid URL, perhaps without a journal that uses it."""
         if (handle := self._stores.get(url)) is not None:
             return handle
         if (handle := self._visited.get(url)) is None:
@@ -112,7 +112,7 @@ class StoreRegistry:
             if handle.store is None:
                 return handle
             if len(self._visited) >= _MAX_VISITED:
-                # One which is being checked would only be checked once more at the same time.
+                # A store that is being checked would be checked twice at the same time.
                 oldest = next((u for u, h in self._visited.items() if not h.is_busy), None)
                 self._visited.pop(oldest or next(iter(self._visited)))
             self._visited[url] = handle
@@ -120,13 +120,13 @@ class StoreRegistry:
         return handle
 
     def failing(self) -> dict[str, str]:
-        """Return the errors of journals' stores which fail and are retried, by their names."""
+        """Return the errors of journals' stores that fail and are retried, by names of stores."""
         return {
             handle.name: problem for handle in self._stores.values() if (problem := handle.problem)
         }
 
     def _sweep(self) -> None:
-        """Drop stores which haven't been used for long. They're opened again on demand."""
+        """Drop stores that are unused for long. They are opened again on demand."""
         until = self._clock.monotonic() - _UNUSED_SECONDS
         for url, handle in list(self._stores.items()):
             if self._used_at[url] < until and not handle.is_busy and not handle.is_replaced:
@@ -160,14 +160,14 @@ class StoreRegistry:
             metrics=self._metrics,
             clock=self._clock,
             is_remote=is_remote,
-            # Of those that only clients name, clients get the errors.
+            # Clients receive the errors of stores that only clients name.
             name="" if checkers is self._visits else redacted(url),
         )
 
     def give_up_after(self, seconds: float) -> None:
         """Fail calls of local stores that take longer than so many seconds from now.
 
-        Otherwise, a directory that hangs would hold up the end of the broker.
+        Otherwise, a hanging directory would delay the end of the broker.
         """
         if self._giving_up is None:
             loop = asyncio.get_running_loop()
@@ -180,7 +180,7 @@ class StoreRegistry:
     def begin_close(self) -> None:
         """Fail all calls of remote stores, and let calls give up between two slices.
 
-        Calls of local stores have a moment to end.
+        Calls of local stores have some seconds to end.
         """
         self._remote.begin_close()
         self._visits.begin_close()
@@ -188,7 +188,10 @@ class StoreRegistry:
         self.give_up_after(_HANG_SECONDS)
 
     async def aclose(self) -> None:
-        """Wait for calls of local stores, or give them up, and end the threads."""
+        """End or give up the calls of local stores, and end the threads. Idempotent.
+
+        Cancellation: safe — call again.
+        """
         self.begin_close()
         await self._local.idle()
         await self._checks.idle()

@@ -1,4 +1,4 @@
-"""Threads for calls of fragment stores, which may take very long."""
+"""Threads for calls of fragment stores, since a call may take very long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPING = "broker is stopping"
 class RemoteWorkers(Workers):
     """Threads whose callers may abandon a call. The call continues, and its result is dropped.
 
-    A silent store thus delays neither its callers, nor the end of the broker or of the process.
+    A silent store thus delays neither callers nor the end of the broker.
 
     Args:
         threads: Most threads to run.
@@ -38,8 +38,8 @@ class RemoteWorkers(Workers):
         self._pending: set[_Call] = set()
         self._started = 0
         self._fails_calls = False
-        # Invariant: at most as many as there are threads which wait for a call that isn't theirs
-        # yet. Calls which were given up keep theirs, so that pending ones don't tell.
+        # Invariant: at most the number of idle threads without a call. Abandoned calls still occupy
+        # their threads, so the number of pending calls doesn't show it.
         self._idle = threading.Semaphore(0)
 
     def __repr__(self) -> str:
@@ -67,19 +67,19 @@ class RemoteWorkers(Workers):
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in a thread, and return its result.
 
-        Cancellation: safe — a call which has begun goes on in its thread, for nobody.
+        Cancellation: safe — a call that has begun continues in its thread; its result is dropped.
         """
         return await self.submit(function, *args, **kwargs)
 
     def begin_close(self) -> None:
-        """Fail all calls, also later ones, and let running calls give up between two slices."""
+        """Fail all calls, now and later. Running calls may give up after their present slice."""
         self.stopping.set()
         self._fails_calls = True
         for call in list(self._pending):
             resolve(call.future, None, pb.StoreError(STOPPING))
 
     def close(self) -> None:
-        """End the threads after their present calls, without waiting for these."""
+        """End the threads after their present calls, without waiting."""
         self.stopping.set()
         if not self._closed:
             self._closed = True
@@ -90,7 +90,7 @@ class RemoteWorkers(Workers):
 class LocalWorkers(RemoteWorkers):
     """Threads for local stores, whose callers wait for their calls.
 
-    The file system may hang. Then the end of the broker gives up on the calls, by `begin_close()`.
+    If the file system hangs, the end of the broker gives up the calls by `begin_close()`.
     """
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -101,7 +101,10 @@ class LocalWorkers(RemoteWorkers):
         return await finish(self.submit(function, *args, **kwargs))
 
     async def idle(self) -> None:
-        """Wait until all calls have returned, or were given up."""
+        """Wait until all calls have returned, or were given up.
+
+        Cancellation: safe — the calls continue.
+        """
         while self._pending:
             await asyncio.wait([call.future for call in self._pending])
 
@@ -123,7 +126,7 @@ class _Call:
             result = self.function()
         except BaseException as raised:  # noqa: BLE001 - It's the caller's.
             error = raised
-        # The loop may have ended meanwhile, with all who could want the result.
+        # The loop may have ended meanwhile, with all its waiters.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(resolve, self.future, result, error)
 

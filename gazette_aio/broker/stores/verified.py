@@ -1,4 +1,4 @@
-"""Memory of the files of a store which have been verified."""
+"""Memory of the verified files of a store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MAX_FILES: Final = 1 << 14
 
 
 class VerifiedFiles:
-    """Files whose content had the sum of their name: the latest of them, by path and version.
+    """The latest files whose content had the sum in their name, by path and version.
 
-    Threads share it.
+    Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class VerifiedFiles:
         return f"<VerifiedFiles {len(self._files)}>"
 
     def add(self, path: str, version: str) -> None:
-        """Add a version of a file; one without a version can't be known again."""
+        """Add a version of a file. An empty version is ignored."""
         if not version:
             return
         with self._lock:

@@ -133,10 +133,11 @@ def append(
     offset: int | None,
     as_json: bool,
 ) -> None:
-    """Append FILE (default: stdin) to JOURNAL, as a whole or not at all.
+    """Append FILE (default: stdin) to JOURNAL, all of it or nothing.
 
-    With a selector, the input goes to a random journal of it; or its records do, each mapped to a
-    journal, and appended as soon as it was read. Records of a journal keep their order.
+    With a selector, the whole input is appended to a random journal of the selector. With
+    --framing, each record is mapped to a journal, and appended as soon as it's read. Records of a
+    journal keep their order.
     """
     if selector is not None and journal is not None and file is None:
         journal, file = None, journal
@@ -213,7 +214,7 @@ async def _append_records(
                     bar.advance(len(chunk))
                 splitter.end()
             finally:
-                # Records before a failure are appended, too.
+                # Records before a failure are appended too.
                 appended.journals = len(latest)
                 for handle in latest.values():
                     await handle

@@ -1,4 +1,4 @@
-"""`gazette-aio journals`: the group of commands, each of which has a module."""
+"""`gazette-aio journals`: the group of commands. Each command has its own module."""
 
 from __future__ import annotations
 

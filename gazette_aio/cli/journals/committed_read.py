@@ -69,7 +69,7 @@ class CommittedRead:
         )
 
     async def run(self) -> None:
-        """Print messages up to write heads, or for ever.
+        """Print messages up to write heads, or forever.
 
         Raises:
             GazetteError: A read failed for good, or a message is invalid.
@@ -95,18 +95,18 @@ class Begin:
 
     checkpoint: SequencerCheckpoint = dataclasses.field(default_factory=SequencerCheckpoint)
     start: dict[str, int] | None = None
-    """Offsets of journals which the checkpoint hasn't."""
+    """Offsets of journals that aren't in the checkpoint."""
 
 
 def parse_begin(text: str, *, source: str) -> Begin:
-    """Return where a read begins, of a file of `CommittedRead.checkpoint()` or of offsets.
+    """Return where a read begins, from a file of `CommittedRead.checkpoint()` or of offsets.
 
     Args:
         text: Content of the file.
         source: Name of the file in errors.
 
     Raises:
-        InputError: The file is neither.
+        InputError: The file has neither a checkpoint nor offsets.
     """
     if not is_checkpoint(text):
         return Begin(start=parse_offsets(text, source=source))
@@ -131,7 +131,7 @@ def indented(envelope: Envelope[bytes]) -> bytes:
 
 
 def json_line(envelope: Envelope[bytes]) -> bytes:
-    """Return a message with its place, in one line. Invalid JSON is a text."""
+    """Return a message with its journal and offsets, in one line. Invalid JSON becomes a string."""
     published = compact(envelope)
     message: msgspec.Raw | str
     try:

@@ -84,7 +84,7 @@ def fragments(
     url_ttl: float | None,
     as_json: bool,
 ) -> None:
-    """List the fragments of journals. Suspended journals without any are left out."""
+    """List the fragments of journals. Suspended journals without fragments are left out."""
     request = pb.FragmentsRequest(begin_mod_time=begin, end_mod_time=end)
     if url_ttl:
         request.signatureTTL.CopyFrom(Duration(nanos=int(url_ttl % 1 * 1e9), seconds=int(url_ttl)))

@@ -35,12 +35,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print a line of JS
 def reset_head(connection: ClientSettings, selector: str, *, as_json: bool) -> None:
     """Reset the write heads of journals to the end of their fragments, after a disaster.
 
-    If all brokers of a journal are lost at once, brokers refuse to append to it, because stored
-    fragments end beyond the write head that brokers know. This sets the write head to that end.
+    If all brokers of a journal are lost at once, new brokers refuse to append to the journal,
+    because stored fragments end beyond the write head that the brokers know. This command sets the
+    write head to the end of the stored fragments.
 
-    First be sure that all fragments are stored: content that is stored later, of offsets that are
-    appended meanwhile, would be a second version of the same offsets. The command does no harm to
-    journals that are sound. Suspended journals remain suspended.
+    First make sure that all fragments are stored. Otherwise, new appends and fragments that are
+    stored later have the same offsets. The command doesn't change journals that are sound.
+    Suspended journals remain suspended.
     """
     asyncio.run(_each(connection, selector, _reset_head, as_json=as_json))
 
@@ -65,8 +66,8 @@ async def _reset_head(client: JournalClient, journal: str) -> str:
 def suspend(connection: ClientSettings, selector: str, *, force: bool, as_json: bool) -> None:
     """Suspend idle journals, which brokers then serve with one replica or none.
 
-    The next append resumes a journal. Content that isn't stored yet keeps a journal from being
-    suspended, unless there is `--force`.
+    The next append resumes a journal. A journal with content that isn't stored yet isn't suspended,
+    except with `--force`.
     """
     modes = pb.AppendRequest.Suspend
     mode = modes.SUSPEND_NOW if force else modes.SUSPEND_IF_FLUSHED

@@ -53,7 +53,7 @@ def list_journals(
     as_json: bool,
     **columns: bool,
 ) -> None:
-    """List the journals which a selector matches, by name."""
+    """List the journals that a selector matches, by name."""
     parsed = parse_selector(selector)
 
     def show(listing: pb.ListResponse) -> None:

@@ -1,4 +1,4 @@
-"""Reads of all journals of a selector into one output, up to their write heads or for ever."""
+"""Reads of all journals of a selector into one output, up to their write heads or forever."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient, RetryReader
 
 _CATCHING_UP: Final = 16
-"""Journals that are behind their write heads, and are read at a time."""
+"""Most lagging journals to read concurrently."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class MultiRead:
             await _end([watching, *tasks.values()])
 
     async def _read(self, journal: str) -> None:
-        """Read a journal up to its write head, and then, if reads block, for ever."""
+        """Read a journal up to its write head, and beyond if reads block."""
         try:
             async with self._catching_up:
                 await self._read_once(journal, block=False)
@@ -185,7 +185,7 @@ class MultiRead:
             self._written.add(journal)
             self._offsets[journal] = offset
 
-        # Invariant: an offset is known as written if and only if its content is.
+        # Invariant: an offset counts as written if and only if its content is written.
         await finish(write())
         lag = max(head - offset, 0)
         self._lag += lag - self._lags.get(journal, 0)

@@ -92,7 +92,7 @@ class _Pruning:
                 async def plan(spec: pb.JournalSpec) -> RetentionPlan:
                     return await _plan(client, spec)
 
-                # Fragments of few journals are held at a time.
+                # Only few journals' fragments are in memory at a time.
                 async for planned in in_batches(plan, specs):
                     results.append(await self._apply(planned))
                     bar.advance(1)

@@ -97,8 +97,8 @@ def read(
     """Print the raw content of JOURNAL, or of the journals of a selector.
 
     The content of one append, or of one stored fragment, isn't interleaved with that of other
-    journals. Signals end a read of a selector, or of committed messages, as write heads do, and
-    final offsets are written: the next read resumes there.
+    journals. A signal ends a read of a selector, or of committed messages, as write heads do: final
+    offsets are written, and the next read can resume there.
     """
     _check(journal, selector, given)
     plan = ReadPlan(

@@ -54,7 +54,13 @@ class StdoutOutput:
         return self._lock
 
     async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:  # noqa: ARG002
-        """Write content of a journal."""
+        """Write content of a journal.
+
+        Raises:
+            OSError: Writing failed.
+
+        Cancellation: safe — never suspends.
+        """
         # A full pipe blocks here, which slows brokers down: a thread couldn't be interrupted.
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -72,7 +78,13 @@ class FileOutput:
         return self._lock
 
     async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:  # noqa: ARG002
-        """Write content of a journal."""
+        """Write content of a journal.
+
+        Raises:
+            OSError: Writing failed.
+
+        Cancellation: safe — raised after the content was written.
+        """
         await in_thread(_write_all, self._descriptor, content)
 
 
@@ -91,7 +103,13 @@ class DirectoryOutput:
         return self._locks.setdefault(journal, asyncio.Lock())
 
     async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:
-        """Write content of a journal."""
+        """Write content of a journal.
+
+        Raises:
+            OSError: Writing failed.
+
+        Cancellation: safe — raised after the content was written.
+        """
         await in_thread(self._write, file_name_of(journal), content, os.O_TRUNC if afresh else 0)
 
     def _write(self, name: str, content: bytes, flags: int) -> None:

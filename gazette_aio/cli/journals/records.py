@@ -1,4 +1,4 @@
-"""Records of an input: each with the key that stands before it, if keys do."""
+"""Records of an input, each with the key before it if the input has keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads that signals end as write heads do, and files of offsets at which the next read resumes."""
+"""Reads that signals end as write heads do, and files of offsets to resume from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 async def until_signalled(work: Coroutine[Any, Any, None]) -> None:
-    """Await work, but cancel it at the first SIGINT or SIGTERM; the second one interrupts."""
+    """Await work, but cancel it at the first SIGINT or SIGTERM; a second signal interrupts.
+
+    Cancellation: aborts — the work is cancelled, and its end awaited.
+    """
     with _stopping() as stopped:
         task = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(stopped.wait())
@@ -32,7 +35,7 @@ async def until_signalled(work: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def _stopping() -> Generator[asyncio.Event]:
-    """Return an event that the first signal sets; the second one interrupts the process."""
+    """Yield an event that the first signal sets; a second signal interrupts the process."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
 
     def stop(_number: int, _frame: object) -> None:
@@ -57,8 +60,8 @@ def offsets_saved(
     """Save offsets when the context is left, also by an error of Gazette, unless there's no file.
 
     Args:
-        given: File of the offsets that reading begins at, or None. If it's the same file, it's
-            moved: a crash is seen by the missing file, and what it had remains.
+        given: File of the offsets at which reading began, or None. If it's the file to write, it's
+            moved first: after a crash the file is missing, and the moved file has the old offsets.
         out: File to write.
         offsets: Returns the offsets at the end.
 

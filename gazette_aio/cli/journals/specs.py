@@ -120,8 +120,8 @@ async def _compare(connection: ClientSettings, request: pb.ApplyRequest) -> list
 def edit(connection: ClientSettings, selector: str, batch_size: int, *, as_json: bool) -> None:
     """Edit journals in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
-    The editor opens again, with the reason, if the journals can't be applied. To give up, leave the
-    text as it is, or empty. To delete a journal, add `delete: true`.
+    If the journals can't be applied, the editor opens again and shows the reason. To give up, don't
+    change the text, or empty it. To delete a journal, add `delete: true`.
     """
     listing = asyncio.run(_list(connection, parse_selector(selector)))
     if not listing.journals:

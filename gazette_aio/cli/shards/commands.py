@@ -86,7 +86,7 @@ def list_(
     as_json: bool,
     **columns: bool,
 ) -> None:
-    """List the shards which a selector matches, by ID."""
+    """List the shards that a selector matches, by ID."""
     parsed = parse_selector(selector)
     output = "json" if as_json else output
     asked = columns["lag"] and output in {"table", "json"}
@@ -195,8 +195,8 @@ def apply(
 ) -> None:
     """Apply the shard space of a YAML FILE (default: stdin).
 
-    The journals that the shards name are checked first: sources must exist and have a framing, and
-    recovery logs must exist and have their content type.
+    First, the journals that the shards name are checked: sources must exist and have a framing;
+    recovery logs must exist and have the content type of recovery logs.
     """
     if file is not None and specs is not None:
         raise InputError("give FILE or --specs, but not both")
@@ -251,8 +251,8 @@ def edit(
 ) -> None:
     """Edit shards in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
-    The editor opens again, with the reason, if the shards can't be applied. To give up, leave the
-    text as it is, or empty. To delete a shard, add `delete: true`.
+    If the shards can't be applied, the editor opens again and shows the reason. To give up, don't
+    change the text, or empty it. To delete a shard, add `delete: true`.
     """
     parsed = parse_selector(selector)
     listing, _ = asyncio.run(_list(consumer, connection, parsed, lag=False))
@@ -321,7 +321,7 @@ async def _stat(consumer: ClientSettings, request: pc.StatRequest) -> pc.StatRes
 def unassign(
     consumer: ClientSettings, selector: str, *, failed: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Remove the primaries and the failed replicas of shards, which are then assigned anew."""
+    """Remove the primaries and the failed replicas of shards, so that they are assigned again."""
     affected = asyncio.run(
         _unassign(consumer, parse_selector(selector), failed=failed, dry_run=dry_run)
     )

@@ -37,30 +37,30 @@ _CHANGED = "nothing was removed, as shards were changed meanwhile: retry"
 
 @dataclasses.dataclass(slots=True)
 class LogResult:
-    """What became of a log."""
+    """Result of a log."""
 
     log: str
     skipped: str = ""
-    """Why nothing of it was removed."""
+    """Reason why nothing was removed, or empty."""
     fragments: int = 0
     bytes: int = 0
     pruned_fragments: int = 0
     pruned_bytes: int = 0
     unpersisted: int = 0
-    """Fragments that aren't needed, and no store has so far."""
+    """Fragments that aren't needed, and that no store has yet."""
     denied: int = 0
     """Fragments whose store denies their removal."""
     failed: list[str] = dataclasses.field(default_factory=list)
-    """Why fragments couldn't be removed."""
+    """Reasons why fragments couldn't be removed."""
 
     @property
     def pruned(self) -> tuple[int, int]:
-        """How many fragments were removed, or would be, and their bytes."""
+        """Number and bytes of the fragments that were removed, or would be."""
         return self.pruned_fragments, self.pruned_bytes
 
     @property
     def note(self) -> str:
-        """What else there is to say."""
+        """Remark on the result, or empty."""
         parts = [f"skipped: {self.skipped}"] if self.skipped else []
         parts += [f"{self.unpersisted} not persisted yet"] if self.unpersisted else []
         parts += [f"{self.denied} without permission"] if self.denied else []
@@ -93,13 +93,14 @@ def prune(
 ) -> None:
     """Remove fragments of the recovery logs of shards that no shard needs.
 
-    Hints of all shards of the consumer count, also of those that the selector doesn't match, since
-    a shard may have been forked from another one's log. So that nothing is removed that hints still
-    to come would name, each shard must have stored its primary hints and all its backups.
+    Fragments that hints of any shard of the consumer name are kept, even if the selector doesn't
+    match the shard: a shard may have been forked from another shard's log. Each shard must have
+    stored its primary hints and all its backups, so that no fragment is removed that later hints
+    would name.
 
-    CAUTION: shards of other consumers that were forked from these logs aren't known here.
+    CAUTION: this command doesn't know shards of other consumers that were forked from these logs.
     """
-    # What decides is of an extra, whose lack is told before anything is asked.
+    # Pruning needs an extra. Report a missing extra before any request.
     importlib.import_module("gazette_aio.consumer.recoverylog.pruning")
     pruning = _Pruning(FragmentStores(file_root, origins), dry_run=dry_run, force=force)
     results = asyncio.run(pruning.run(consumer, connection, parse_selector(selector)))
@@ -228,7 +229,7 @@ async def _hints_of(shards: ShardClient, spec: pc.ShardSpec) -> ShardHints:
     except pb.TransportError as error:
         if error.code != "UNKNOWN":
             raise
-        # Of hints that can't be read, the member tells only so.
+        # Of unreadable hints, the member reports only that they can't be read.
         return ShardHints(spec.id, pc.recovery_log(spec), [None])
     found = [
         each.hints if each.HasField("hints") else None
@@ -239,7 +240,7 @@ async def _hints_of(shards: ShardClient, spec: pc.ShardSpec) -> ShardHints:
 
 
 async def _unhealthy(brokers: JournalClient, log: str) -> str:
-    """Return why a log isn't to be touched, or an empty text."""
+    """Return why a log must not be pruned, or an empty text."""
     try:
         spec = (await get_journal(brokers, log)).spec
         for store in spec.fragment.stores:

@@ -51,8 +51,8 @@ def recover(
 ) -> None:
     """Recover the files of a shard, as of the end of its recovery log.
 
-    The log is played from the hints of the shard, and isn't taken over: the shard goes on. Its head
-    is found out by appends without content, which resume a suspended log.
+    The log is played from the hints of the shard, while the shard continues to run. The head of the
+    log is found by empty appends, which resume a suspended log.
     """
     resolved = asyncio.run(
         _recover(consumer, connection, shard, directory, wipe=wipe, accept_loss=accept_loss)

@@ -1,4 +1,4 @@
 """Shared parts of all commands: connections, settings, logs, failures, and output.
 
-It imports no other room of the command line.
+Imports no other part of `cli`.
 """

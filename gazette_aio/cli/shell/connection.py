@@ -38,8 +38,8 @@ class ClientSettings:
 
     Args:
         address: URL of the broker, or of a member of the consumer.
-        timeout: Seconds for which an unreachable one is retried.
-        auth_keys: Base64 keys which sign requests, or empty.
+        timeout: Seconds for which an unreachable server is retried.
+        auth_keys: Base64 keys that sign requests, or empty.
         auth_token: Bearer token of requests, or empty.
         peer: `broker` or `consumer`.
         zone: Zone of this process, or None for the client's default.
@@ -192,7 +192,7 @@ def _taken(given: dict[str, Any], peer: str, timeout: float, zone: str | None) -
     if file is not None:
         if keys:
             raise InputError("give authorization keys, or a file of them, but not both")
-        # An empty file isn't the same as none: it mustn't send requests without a token.
+        # An empty file isn't the same as no file: requests mustn't be sent without a token.
         keys = file.read() or ","
     address, token = given.pop(f"{peer}_address"), given.pop(f"{peer}_auth_token")
     size: int | None = given.pop(f"{peer}_cache_size")

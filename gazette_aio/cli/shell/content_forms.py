@@ -20,7 +20,7 @@ def plain(_journal: str, _begin: int, content: bytes) -> bytes:
 
 
 def json_line(journal: str, begin: int, content: bytes) -> bytes:
-    """Return a line of JSON with the place of content, and the content as base64."""
+    """Return a line of JSON with the journal and offset of content, and the content as base64."""
     # Content may end within a character, so it can't be text.
     line = {
         "journal": journal,

@@ -31,7 +31,7 @@ class InputError(Exception):
 
 
 class CommandError(Exception):
-    """The command failed; the text is complete."""
+    """The command failed. The text is the whole message."""
 
 
 class WrongServerError(CommandError):
@@ -61,7 +61,7 @@ class UnreachableError(CommandError):
 
     def __init__(self, address: str, timeout: float, reason: str, *, peer: str = "broker") -> None:
         text = f"no {peer} answers at {address} (tried for {timeout:g} s)"
-        # The client's text after waiting for a connection says the same.
+        # The client's text repeats the wait for a connection.
         because = "" if reason.startswith(f"no {peer} answers") else f": {reason}"
         super().__init__(text + because)
 
@@ -99,7 +99,7 @@ _SHARD_STATUS_TEXTS: dict[int, str] = {
 
 
 def explain(error: BaseException) -> str:
-    """Return one line which describes an error to a person."""
+    """Return one line that describes an error to a person."""
     match error:
         case pb.BrokerStatusError():
             text = _STATUS_TEXTS.get(error.status, "the broker refused")
@@ -128,7 +128,7 @@ def lacks_extra(error: BaseException) -> bool:
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """Return the exit code of a command which failed with `error`."""
+    """Return the exit code of a command that failed with `error`."""
     match error:
         case _ if lacks_extra(error):
             return ExitCode.USAGE

@@ -50,7 +50,7 @@ class CommandGroup(click.Group):
 
 
 def moved_behind_command(args: Sequence[str], own: set[str]) -> list[str]:
-    """Return arguments whose leading shared options stand behind the command.
+    """Return arguments whose leading shared options are moved after the command.
 
     Args:
         args: Arguments of a group.

@@ -20,7 +20,7 @@ _CHOSEN: Final = "gazette_aio.logs"
 
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--log.level` and `--log.format`, which take effect at once."""
+    """Add the options `--log.level` and `--log.format`, which take effect when they're parsed."""
     for name, choices, default, more in (
         ("format", _FORMATS, DEFAULT_FORMAT, ()),
         ("level", tuple(LEVELS), DEFAULT_LEVEL, ("--log-level",)),

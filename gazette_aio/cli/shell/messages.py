@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _NANOSECONDS: Final = 1_000_000_000
 _WIDE: Final = {1, 3, 4, 6, 16, 18}
-"""Types of double and of 64-bit integers, of which JSON has the latter as texts."""
+"""Types of doubles and 64-bit integers. JSON has these integers as strings."""
 _DOUBLE: Final = 1
 _BYTES: Final = 12
 _MESSAGE: Final = 11
@@ -23,7 +23,7 @@ _ENUM: Final = 14
 def prototext(message: Message) -> str:
     """Return a message as protobuf text with angle brackets, a field to a line.
 
-    Durations of zero are left out: in Go, they can't be told from absent ones.
+    Durations of zero are left out, since Go can't distinguish them from absent durations.
     """
     shown = type(message)()
     shown.CopyFrom(message)
@@ -54,12 +54,12 @@ def _clear_zero_durations(message: Message) -> None:
 
 
 def json_of(message: Message) -> str:
-    """Return a message as JSON with all fields: absent messages are null, wide integers texts."""
+    """Return a message as JSON with all fields: null for absent messages, and text for int64."""
     return json.dumps(tree_of(message), ensure_ascii=False, separators=(",", ":"))
 
 
 def tree_of(message: Message) -> Any:
-    """Return what `json_of()` prints, as dicts and lists."""
+    """Return the value of `json_of()` as dicts and lists."""
     if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
         return json.loads(json_format.MessageToJson(message))
     return {field.name: _full_field(message, field) for field in message.DESCRIPTOR.fields}
@@ -89,7 +89,7 @@ def _full_value(value: Any, field: Any) -> Any:
 
 
 def plain_json_of(message: Message) -> str:
-    """Return a message as JSON of the fields that are set; enums and integers are numbers."""
+    """Return a message as JSON with only the set fields; enums and integers are numbers."""
     return json.dumps(_plain(message), ensure_ascii=False, separators=(",", ":"))
 
 

@@ -38,7 +38,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def _visible(text: str) -> str:
-    """Return text whose control characters, which a terminal would obey, are escaped."""
+    """Return text with escaped control characters, which a terminal would execute."""
     return text if text.isprintable() else "".join(map(_visible_character, text))
 
 
@@ -82,10 +82,10 @@ class _Hidden:
 def progress(
     label: str, total: int | None = None, *, in_bytes: bool = False
 ) -> Generator[Progress]:
-    """Show progress with its rate on stderr, if that's a terminal, and stdout isn't also one.
+    """Show progress with its rate on stderr, if stderr is a terminal and stdout isn't.
 
     Args:
-        label: What is going on.
+        label: Name of the operation.
         total: Amount at the end, or None if it's unknown.
         in_bytes: Whether amounts are bytes.
     """

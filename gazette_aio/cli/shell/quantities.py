@@ -20,12 +20,12 @@ _TEN: Final = 10
 
 
 def parse_time(text: str) -> int:
-    """Return the Unix seconds of a number of them, or of a date and time of ISO 8601.
+    """Return the Unix seconds of a text: a number of seconds, or an ISO 8601 date and time.
 
-    A time without a zone is local.
+    A time without a zone is in local time.
 
     Raises:
-        ValueError: The text is neither.
+        ValueError: The text is neither a number nor a time.
     """
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdecimal():

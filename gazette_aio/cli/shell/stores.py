@@ -1,4 +1,4 @@
-"""Fragment stores that a command itself removes fragments of."""
+"""Fragment stores from which a command itself removes fragments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FragmentStores:
-    """Fragment stores by URL, which are opened once.
+    """Fragment stores by URL. Each store is opened once.
 
     Args:
         file_root: Root of `file` URLs, or None.
@@ -33,7 +33,7 @@ class FragmentStores:
         """Return the store of a URL.
 
         Raises:
-            CommandError: The URL is of a file system whose root isn't known.
+            CommandError: The URL has the scheme `file`, and there's no file root.
             StoreError: The store can't be opened.
         """
         store = self._opened.get(url)

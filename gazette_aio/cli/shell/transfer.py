@@ -71,8 +71,8 @@ async def read_one(
 
 
 async def _write_out(chunk: bytes) -> None:
-    # A full pipe blocks here, which slows the broker down. This loop has no other work, and nobody
-    # could interrupt a thread.
+    # A full pipe blocks here, which slows the broker down. This loop has no other work, and a
+    # thread couldn't be interrupted.
     sys.stdout.buffer.write(chunk)
     sys.stdout.buffer.flush()
 
@@ -101,11 +101,11 @@ async def _copy(
 
 
 def append_one(connection: ClientSettings, request: pb.AppendRequest, path: str) -> pb.Fragment:
-    """Append a file to a journal, as a whole or not at all, and return where it is.
+    """Append a file to a journal, all of it or nothing, and return its offsets.
 
     Args:
         connection: Settings of the client.
-        request: The journal, and preconditions.
+        request: Journal and preconditions.
         path: Path of the file; `-` is stdin.
 
     Raises:
@@ -146,7 +146,7 @@ def checked_journal(journal: str) -> str:
     """Return the name of a journal.
 
     Raises:
-        InputError: It isn't one.
+        InputError: The text isn't a name.
     """
     try:
         pb.validate_journal(journal)

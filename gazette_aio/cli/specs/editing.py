@@ -1,6 +1,6 @@
-"""Editing of specs in an editor, again and again until they can be applied.
+"""Editing of specs in an editor, repeated until they can be applied.
 
-Only specs that differ from those listed are applied, each at the revision that it's based on.
+Only changed specs are applied, each at its listed revision.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def edit_specs(
 ) -> None:
     """Edit specs in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
-    The editor opens again, with the reason, if the specs can't be applied. A text that is left as
-    it is, or emptied, gives up.
+    If the specs can't be applied, the editor opens again and shows the reason. An unchanged or
+    empty text gives up.
 
     Args:
         text: YAML of the specs.
@@ -38,9 +38,9 @@ def edit_specs(
         as_json: Whether to print the result as JSON.
 
     Raises:
-        CommandError: The editor was given up after a failure, or failed itself then. The text is
-            kept in a file.
-        ClickException: The editor failed at first.
+        CommandError: The user gave up after a failure, or the editor failed then. The text is kept
+            in a file.
+        ClickException: The editor failed at its first start.
     """
     base = load(text)
     reason = ""
@@ -72,7 +72,7 @@ def edit_specs(
 
 
 def _keep_changed(edited: Request, base: Request) -> bool:
-    """Remove the changes that are those of the base, and return whether the base has others."""
+    """Remove the changes that are in the base too, and return whether the base has others."""
     known = {name_of(change): change for change in base.changes}
     for index, change in reversed(list(enumerate(edited.changes))):
         before = known.pop(name_of(change), None)
@@ -86,7 +86,7 @@ def _keep_changed(edited: Request, base: Request) -> bool:
 
 
 def _edited(text: str, reason: str) -> str | None:
-    """Return the text as a person left it, or None if it's the same, or empty."""
+    """Return the edited text, or None if it's unchanged or empty."""
     remarks = "".join(f"# {line}\n" for line in reason.splitlines())
     editor = os.environ.get("GAZ_EDITOR") or os.environ.get("EDITOR") or "vi"
     edited = click.edit(remarks + text, editor=editor, extension=".yaml", require_save=False)

@@ -48,7 +48,7 @@ def read_text(file: str) -> tuple[str, str]:
 
 
 def load_request(load: Callable[[], Request], source: str, items: str) -> Request:
-    """Return the request of a space, which has changes and is valid.
+    """Return the request of a space, after checking that it has changes and is valid.
 
     Args:
         load: Reads the space.
@@ -56,7 +56,7 @@ def load_request(load: Callable[[], Request], source: str, items: str) -> Reques
         items: `journals` or `shards`.
 
     Raises:
-        InputError: The space or a spec is invalid, or there's none.
+        InputError: The space or a spec is invalid, or the space is empty.
     """
     try:
         request = load()
@@ -95,7 +95,10 @@ def print_applied(
     as_json: bool,
     dry_run: bool = False,
 ) -> None:
-    """Print the result of a request; one that wasn't sent has no revision, and is JSON only."""
+    """Print the result of a request.
+
+    A request that wasn't sent has no revision, and is printed only as JSON.
+    """
     upserts = [name_of(change) for change in request.changes if change.HasField("upsert")]
     deletes = [name_of(change) for change in request.changes if not change.HasField("upsert")]
     if as_json:

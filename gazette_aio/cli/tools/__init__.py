@@ -1,4 +1,4 @@
-"""Commands that look after neither journals nor shards.
+"""Commands for neither journals nor shards.
 
-They may import `cli.shell`.
+May import `cli.shell`.
 """

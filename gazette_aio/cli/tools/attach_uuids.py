@@ -42,9 +42,9 @@ def attach_uuids(
 ) -> None:
     r"""Attach a UUID to each line of the files PATHS (default: stdin), and print the lines.
 
-    UUIDs are those of committed messages, which readers deliver exactly once. Keep the output in a
-    file, and append the file: a repeated append is then recognized. Each run is a new producer, of
-    which readers keep a little state: attach UUIDs to few large files rather than to many small
+    UUIDs are those of committed messages, which readers deliver exactly once. Write the output to a
+    file, and append the file: if it's appended twice, readers drop the second copy. Each run is a
+    new producer, and readers keep some state of each producer: prefer few large files to many small
     ones.
     """
     clock = Clock.now()
@@ -55,7 +55,7 @@ def attach_uuids(
     except pb.ValidationError as error:
         raise InputError(str(error)) from None
     with contextlib.ExitStack() as files, progress("attaching", in_bytes=True) as bar:
-        # All are opened first, so that nothing is printed if one is missing.
+        # All files are opened first, so that nothing is printed if one is missing.
         inputs: list[BufferedReader] = [files.enter_context(path.open("rb")) for path in paths]
         for source in inputs or [cast("BufferedReader", sys.stdin.buffer)]:
             stamper.restart()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1 << 20
 _KEPT: Final = 1 << 16
-"""Latencies that are kept."""
+"""Most latencies in memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def bench(
 ) -> None:
     """Measure appends to JOURNAL, one after the other and batched, and reads of them.
 
-    CAUTION: what is appended, lines of `x`, remains in the journal. Use a journal for this purpose.
+    CAUTION: the appended lines of `x` remain in the journal. Use a separate journal.
     """
     measured = asyncio.run(_bench(connection, checked_journal(journal), seconds, size))
     if as_json:

@@ -29,7 +29,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def complete(command: click.Command, program: str, environment: Mapping[str, str]) -> int | None:
-    """Answer a script of a shell, and return the exit code; None if none asks."""
+    """Answer a completion request of a shell, and return the exit code; None without a request."""
     instruction = environment.get(VARIABLE)
     if not instruction:
         return None

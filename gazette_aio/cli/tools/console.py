@@ -67,8 +67,8 @@ def console(
 ) -> None:
     """Serve a page about the journals of a cluster, until SIGTERM or Ctrl-C.
 
-    The brokers, and the members of the consumer, see the token that is entered in the page.
-    Credentials of the command aren't lent to browsers, so none may be given.
+    Requests to the brokers and to the consumer have the token that is entered in the page. The
+    command itself takes no credentials, since every browser could use them.
     """
     if connection.auth_keys or connection.auth_token:
         raise InputError("the console takes no keys and no token: enter a token in its page")
@@ -92,7 +92,7 @@ def console(
             retry=RetryPolicy(max_elapsed=connection.timeout),
             connect_timeout=connection.timeout,
             zone=connection.zone,
-            # Without options of its own, a client takes the certificate of the environment.
+            # Without TLS options, a client would use the certificate of the environment.
             tls=TLSOptions(ca_file=consumer_ca_file or None),
         )
 

@@ -1,4 +1,4 @@
-"""Findings of `doctor`: what a probe shows, and what to do about it."""
+"""Findings of `doctor`: the result of a probe, and the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Literal
 import gazette_aio.protocol as pb
 
 SKEW_SECONDS: Final = 5.0
-"""Difference of clocks from which tokens and retention suffer."""
+"""Difference of clocks, in seconds, that breaks tokens and retention."""
 
 _SOON_SECONDS: Final = 14 * 86_400.0
 
@@ -69,7 +69,7 @@ def certificate_finding(not_after: str, now: float) -> Finding:
     """Return the finding of a server's certificate.
 
     Args:
-        not_after: Its end, as of `SSLSocket.getpeercert()`.
+        not_after: End of the certificate, from `SSLSocket.getpeercert()`.
         now: Unix time.
     """
     remaining = ssl.cert_time_to_seconds(not_after) - now
@@ -104,7 +104,7 @@ def rpc_failure(peer: str, error: pb.GazetteError, *, has_token: bool) -> Findin
 
     Args:
         peer: `broker` or `consumer`.
-        error: Its error.
+        error: Error of the RPC.
         has_token: Whether the request had a token.
     """
     prefix = peer.upper()

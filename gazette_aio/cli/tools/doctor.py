@@ -1,4 +1,4 @@
-"""`gazette-aio doctor`: finds out what is wrong with a connection, and what to do."""
+"""`gazette-aio doctor`: diagnoses a connection, and suggests remedies."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def doctor(
     *,
     as_json: bool,
 ) -> None:
-    """Find out what is wrong with a connection: address, DNS, TLS, tokens, routes, Etcd, clocks.
+    """Diagnose a connection: address, DNS, TLS, tokens, routes, Etcd, clocks.
 
-    The broker is checked; a consumer and Etcd if their addresses are given. Nothing is changed.
+    The command checks the broker, and a consumer and Etcd if their addresses are given. Nothing is
+    changed.
     """
     source = context.get_parameter_source("consumer_address")
     with_consumer = source is not click.core.ParameterSource.DEFAULT
@@ -151,7 +152,7 @@ async def _examine_server(
 async def _examine_port(
     host: str, port: int, settings: ClientSettings, *, is_secure: bool
 ) -> tuple[list[Finding], bool]:
-    """Return findings, and whether requests are worth an attempt."""
+    """Return findings, and whether requests can be tried."""
     prefix = settings.peer.upper()
     try:
         async with asyncio.timeout(PROBE_SECONDS):

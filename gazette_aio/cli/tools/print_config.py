@@ -37,7 +37,7 @@ _TITLES: Final = {"logging": "Logging", "broker": "Broker", "consumer": "Consume
 @click.command()
 @click.pass_context
 def print_config(context: click.Context) -> None:
-    """Print the settings of `gazctl.ini` and of the environment, as such a file.
+    """Print the settings of `gazctl.ini` and of the environment in the form of the file.
 
     Settings that have their defaults are comments. Keys and tokens aren't printed.
     """
@@ -54,7 +54,7 @@ def print_config(context: click.Context) -> None:
 def _sections(
     context: click.Context, root: click.Command
 ) -> Iterator[tuple[str, list[tuple[click.Option, str]]]]:
-    """Yield sections, and their options with the names that these have there."""
+    """Yield sections, and their options with their names in the section."""
     assert isinstance(root, click.Group)
     for name in ("attach-uuids", "journals", "shards"):
         command = root.get_command(context, name)
@@ -107,7 +107,7 @@ def _lines(section: str, option: click.Option, name: str, settings: Settings) ->
 
 
 def _given(section: str, option: click.Option, settings: Settings) -> list[str]:
-    """Return the values of an option that a file or the environment gives."""
+    """Return the values of an option in the file or the environment."""
     group, _, rest = section.partition(".")
     path = [group] if not rest else [group, rest]
     if rest.lower() in SHARED_SECTIONS or (group in {"journals", "shards"} and not rest):

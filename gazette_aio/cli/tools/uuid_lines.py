@@ -27,7 +27,7 @@ class LineStamper:
         template: Template of Go's text/template for each line, of `.Line` and `.UUID`.
         producer: ID of the producer, of 6 bytes.
         clock: Clock of the producer, which ticks for each line.
-        max_length: Lines of so many bytes are too long.
+        max_length: Bytes from which a line is too long.
         skip_header: Whether the first line of each input is left out.
 
     Raises:
@@ -57,11 +57,11 @@ class LineStamper:
         self._skips_line = self._skip_header
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take the next bytes, and return the output of the lines that they complete.
+        """Process the next bytes, and return the output of the lines that they complete.
 
         Raises:
             FrameTooLargeError: A line is too long.
-            ValidationError: The template doesn't fit.
+            ValidationError: The template can't be evaluated.
         """
         self._decoder.feed(chunk)
         if self._decoder.is_skipping:

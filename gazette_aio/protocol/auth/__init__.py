@@ -1,4 +1,4 @@
-"""Authorization of RPCs: claims, and the tokens which carry them.
+"""Authorization of RPCs: claims, and the tokens that carry them.
 
 Imports the messages, names and errors of `protocol`.
 """

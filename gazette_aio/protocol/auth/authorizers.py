@@ -75,8 +75,8 @@ class KeyedAuth:
     """Signs and verifies tokens with shared keys.
 
     Args:
-        keys: Base64 keys, separated by commas or blanks. The first key signs, and any key verifies.
-            The value `AA==` isn't a key, but allows requests without authorization.
+        keys: Base64 keys, separated by commas or blanks. The first key signs; all keys verify. The
+            value `AA==` isn't a key, but allows requests without authorization.
         clock: Source of Unix seconds for `authorize()`.
 
     Raises:
@@ -242,7 +242,7 @@ def _labels_payload(labels: pb.LabelSet) -> list[dict[str, Any]] | None:
 
 
 def _claims(payload: Payload) -> Claims:
-    # A part of a selector that is misspelled or means nothing must not widen what it selects.
+    # A misspelled or meaningless part of a selector must not widen the selection.
     selector = payload.nested("sel", _SELECTOR)
     return Claims(
         capability=Capability(payload.unsigned32("cap")),

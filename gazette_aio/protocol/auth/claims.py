@@ -73,7 +73,7 @@ class Claims:
         object.__setattr__(self, "capability", Capability(self.capability))
 
     def cache_key(self) -> tuple[Any, ...]:
-        """Return a hashable value which is equal for claims that differ in times of issue only."""
+        """Return a hashable value that is equal for claims which differ only in their times."""
         return (
             int(self.capability),
             self.selector.SerializeToString(deterministic=True),

@@ -1,6 +1,6 @@
 """JSON Web Tokens signed by HMAC.
 
-Peers of a broker see the texts of errors, which a library would word differently.
+No library is used: peers see the texts of errors, and libraries have other texts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compression codecs of fragments, with bounds on what they take and give, and checked content.
+"""Compression codecs of fragments with bounded steps, and verified fragment content.
 
 Imports `protocol` modules of names and errors.
 """

@@ -1,9 +1,9 @@
 """Streaming compression of fragments.
 
 A compressor takes content in pieces. A decompressor takes compressed bytes in pieces, and returns
-at most as many bytes as the caller allows, so that a small input which expands to a huge output
-can't exhaust memory. The time of a call grows with its input: pass slices of up to 1 MiB, and use a
-worker thread if an event loop must stay responsive.
+at most as many bytes as the caller allows: a small input with a huge output can't exhaust memory.
+The time of a call grows with its input: pass slices of up to 1 MiB, and use a worker thread if an
+event loop must stay responsive.
 
     decompressor = decompressor(codec)
     for data in chunks:

@@ -32,7 +32,7 @@ class FragmentContent:
 
     Feed raw bytes whenever `needs_input`, and call `end()` after the last ones. A step takes
     milliseconds. The last content, of up to `SLICE_BYTES`, is withheld until the end of the raw
-    bytes proves the fragment: who has all of its content has the right content.
+    bytes proves the fragment. A caller that receives all content thus receives the right content.
 
     Args:
         fragment: The fragment.

@@ -4,10 +4,9 @@
     {{ if pipeline }} … {{ else if pipeline }} … {{ else }} … {{ end }}
     {{ with pipeline }} … {{ else }} … {{ end }}
 
-A pipeline is a sequence of commands, `a | b`, each of which passes its value to the next as the
-last argument. A command is an operand, or a function or method with operands as arguments. Operands
-are
-`.`, `.Field.Field`, strings, integers, booleans, and pipelines in parentheses.
+A pipeline is a sequence of commands, `a | b`. Each command passes its value to the next command, as
+the last argument. A command is an operand, or a function or method with operands as arguments.
+Operands are `.`, `.Field.Field`, strings, integers, booleans, and pipelines in parentheses.
 """
 
 from __future__ import annotations

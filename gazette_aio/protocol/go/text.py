@@ -172,7 +172,7 @@ def parse_hex_int64(text: str) -> int:
 
 
 def clean_path(path: str) -> str:
-    """Return the shortest path which is lexically equal to `path`.
+    """Return the shortest path that is lexically equal to `path`.
 
     Repeated slashes, `.` and inner `..` are resolved, and trailing slashes are cut. A leading `..`
     of a relative path stays. The empty path is `.`.

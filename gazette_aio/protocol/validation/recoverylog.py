@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AnySegment(Protocol):
-    """A `Segment`, or what has its fields."""
+    """A `Segment`, or an object with its fields."""
 
     @property
     def author(self) -> int:
@@ -69,7 +69,7 @@ def _validate_range(segment: AnySegment) -> None:
 
 
 def validate_hints(hints: pb.FSMHints) -> None:
-    """Check each segment of hints. Whether they are one history isn't looked at.
+    """Check each segment of hints, but not whether the segments form one history.
 
     Raises:
         ValidationError: A segment is invalid.

@@ -1,8 +1,8 @@
 """Validation rules of requests and responses.
 
 Requests are checked in full before they are sent. Responses can be checked for structure only
-(`strict=False`), so that a client doesn't refuse a whole listing because one name in it breaks a
-rule of the client's release.
+(`strict=False`), so that one name that breaks a rule of the client's release doesn't spoil a whole
+listing.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def validate(message: Message, *, strict: bool = True, expect_header: bool = Fal
 
     Args:
         message: The message.
-        strict: Whether to check all rules of responses, or only their structure: offsets, and
-            which fields go together. Without `strict`, this release may not know statuses, codecs,
-            names, zones, endpoints and labels. Requests are always checked in full.
+        strict: Whether to check all rules of responses, or only their structure: offsets, and which
+            fields go together. Without `strict`, statuses, codecs, names, zones, endpoints and
+            labels may be unknown to this release. Requests are always checked in full.
         expect_header: Whether a response must have a header, as the first response of an RPC has.
 
     Raises:

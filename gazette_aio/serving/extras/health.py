@@ -20,11 +20,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Health:
-    """Reports services as served until the end. Needs no token.
+    """Reports services as served until `end()`. Clients need no token.
 
     Args:
-        services: Their names. The server as a whole, with the empty name, is included.
-        drain: Planned stop of the server, which waits until those who watch are told.
+        services: Names of the services. The empty name, for the whole server, is included.
+        drain: Planned stop of the server, which waits until watching clients are informed.
     """
 
     def __init__(self, services: Iterable[str], drain: Drain) -> None:

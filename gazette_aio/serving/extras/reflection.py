@@ -1,7 +1,6 @@
 """Reflection service, `grpc.reflection.v1.ServerReflection`, and its older form of `v1alpha`.
 
-It knows the descriptors of the served services, which are public anyway, and no others of the
-process.
+Its descriptors are those of the served services, which are public, and no others.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Reflection:
         """Return the response to a request.
 
         Raises:
-            DecodeError: If the request can't be parsed.
+            DecodeError: The request can't be parsed.
         """
         request = self._request.FromString(data)
         response = self._response(valid_host=request.host, original_request=request)

@@ -43,7 +43,7 @@ OF_STREAMS: Final = (
     "minRowsPerTrigger",
     "maxTriggerDelay",
 )
-"""Options of sources which batches don't have."""
+"""Names of source options that only streams have."""
 
 
 def check_options(options: Mapping[str, str]) -> None:
@@ -133,7 +133,7 @@ def _selection(given: Mapping[str, Any]) -> Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a source. Sizes are in bytes; times are in seconds unless their name says else."""
+    """Options of a source. Sizes are in bytes, times in seconds unless named otherwise."""
 
     connection: BrokerAccess
     selection: Selection

@@ -92,7 +92,18 @@ async def read_task(
 async def read_tasks(
     tasks: Iterable[Task], options: SourceOptions, schema: Schema
 ) -> AsyncGenerator[RecordBatch]:
-    """Yield the rows of tasks, one after the other, a few of which are open; as `read_task()`."""
+    """Yield the rows of tasks, one task after the other. A few tasks are open at a time.
+
+    Args:
+        tasks: Ranges to read.
+        options: Options of the source.
+        schema: Exact Arrow schema of the rows.
+
+    Raises:
+        GazetteError: As `read_task()`.
+
+    Cancellation: aborts — reads end before the cancellation is raised.
+    """
     client = await spark_client(options.connection)
     layout = await in_thread(RowLayout, options, schema)
     waiting = deque(tasks)
@@ -144,10 +155,10 @@ class TaskReader(Owner):
     ) -> Self:
         """Return a reader which has begun to read ahead.
 
-        Cancellation: safe.
-
         Raises:
             ConfigurationError: Rows can't be made of the journal's messages.
+
+        Cancellation: safe.
         """
         # Off the loop: this may import a module of protobuf messages.
         rows = await in_thread(rows_of, task, layout)
@@ -185,7 +196,7 @@ class TaskReader(Owner):
             bounds = RecordBounds(begin, end, end, lines=False, is_aligned=True)
             self._again = RangeContent(self._client, self._task.journal, bounds, self._options)
         elif self._again is None and self._seeks_acks and not self._needs_acks():
-            # The engine's content ends amid a record, which isn't told.
+            # The engine's content ends within a record, which isn't reported.
             self._has_ended = True
             return False
         content = self._again or self._content

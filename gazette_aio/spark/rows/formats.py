@@ -61,7 +61,7 @@ class Format(NamedTuple):
     """Format of a journal's messages."""
 
     kind: Kind
-    """Raw messages have no columns of documents."""
+    """Kind of format; raw messages have no columns of documents."""
     framing: Framing | None
     """None if it's unknown: rows are then chunks of content."""
     adapter: Adapter[Any]

@@ -16,18 +16,18 @@ ANSWER_SECONDS: Final = 300.0
 
 
 async def answered(client: JournalClient, call: Awaitable[T], operation: str, journal: str) -> T:
-    """Return the result of a call that has no such `timeout=`, or cancel it after `ANSWER_SECONDS`.
+    """Return the result of a call, or cancel the call after `ANSWER_SECONDS`.
 
     Args:
         client: Client of the call.
-        call: The call, which has no side effects.
+        call: The call, which has no side effects, and no time-out of its own.
         operation: Name of the call for errors.
         journal: Journal of the call.
 
     Raises:
         OperationTimeoutError: There was no answer in time.
 
-    Cancellation: as that of the call.
+    Cancellation: as of the call.
     """
     deadline = client.context.deadline(operation, ANSWER_SECONDS, journal=journal)
     return await deadline.run(call)

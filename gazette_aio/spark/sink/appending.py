@@ -149,7 +149,7 @@ class TaskAppends(Owner):
 
     async def _wait(self) -> None:
         await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
-        # The callbacks of the tasks were added first, thus they ran first.
+        # The tasks' callbacks were added first, and ran first.
         self._check()
 
     def _check(self) -> None:
@@ -159,7 +159,7 @@ class TaskAppends(Owner):
     async def aclose(self) -> None:
         """End appends which are under way, and drop the rest. Idempotent.
 
-        Cancellation: safe — they end anyway; call again to wait for that.
+        Cancellation: safe — the appends end anyway; call again to wait for their end.
         """
         self._error = self._error or RuntimeError("it's closed")
         if not self._is_closed:

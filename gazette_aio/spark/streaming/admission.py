@@ -52,7 +52,7 @@ class GazetteStreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name.
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return the end of a batch: `start` itself without new content, or with too little of it.
+        """Return the end of a batch: `start` itself if there's no new content, or too little.
 
         Limits are soft: each journal advances by at least a message, or by a fragment if its
         framing needs that.

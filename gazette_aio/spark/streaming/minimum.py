@@ -4,9 +4,10 @@ Theory of operation. A batch waits until enough bytes or rows are available, but
 after the last batch, as in Spark's Kafka source. The time of the last batch is part of the
 positions which Spark keeps, so a restarted query neither begins a small batch at once, nor waits
 for the whole delay anew. Without a known time, for example because the option is new, the batch
-begins at once. So it does if the clock of the machine was set back behind the last batch.
+begins at once. It also begins at once if the machine's clock was set back to a time before the last
+batch.
 
-A query which isn't to wait, such as an AvailableNow run, doesn't ask.
+A query that must not wait, such as an AvailableNow run, doesn't use this class.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class StreamPlanner:
         max_rows: int | None = None,
         waits: bool = True,
     ) -> Mapping[str, Any]:
-        """Return the end of a batch: the object `given` without new content, or to wait for more.
+        """Return the end of a batch: the object `given` if there's no new content, or too little.
 
         Losses of deleted journals are found when a batch begins, not while it waits.
 

@@ -1,9 +1,9 @@
 """Reports on a streaming query, from the progress which Spark reports.
 
 Theory of operation. Spark asks the source for its newest offsets after it planned a batch, and
-reports the returned JSON as `latestOffset` of the source, without a look at it. So the source adds
-what a monitor wants to know: its name, and of each journal the rows which are left, where the
-planner has read their UUIDs ahead, and the time at which the first of them was published.
+reports the returned JSON as `latestOffset` of the source, unchanged. So the source adds facts for
+monitors: its name, and for each journal whose UUIDs the planner has read ahead, the number of
+unread rows, and the time at which the first of them was published.
 
     {"v": 1, "j": …, "c": …,             positions at the write heads, see `Offsets`
      "source": "gazette prefix=rides/",
@@ -31,7 +31,7 @@ _NAME = "gazette"
 
 @dataclass(frozen=True, slots=True)
 class WriteHeads:
-    """Write heads of a source's journals, and the content before them which isn't read yet.
+    """Write heads of a source's journals, and the unread content before them.
 
     Args:
         offsets: Positions at the write heads.
@@ -81,7 +81,7 @@ def _numbers(value: object, key: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class JournalProgress:
-    """Progress of a source in a journal: its position, and how far it is behind."""
+    """Progress of a source in a journal: position and lag."""
 
     offset: int
     """Offset up to which the journal is read."""

@@ -18,16 +18,16 @@ START_SECONDS: Final = 120.0
 _NOT_CONNECTED: Final = re.compile("Python worker (failed )?to connect back")
 _POLL_SECONDS: Final = 0.02
 _UNDECIDED: Final = ("Initializing", "Terminated")
-"""Begins of statuses before a query runs, and of a failed query that is active for a moment yet."""
+"""Prefixes of a query's status before it runs, or after it failed and is still active."""
 
 
 def start_query(
     writer: DataStreamWriter, *, timeout_seconds: float = START_SECONDS
 ) -> StreamingQuery:
-    """Start a streaming query, and return it once its sources have begun.
+    """Start a streaming query, and return it after its sources have connected.
 
     Spark gives the Python process of a source 10 seconds to connect, and has no setting for it. On
-    a busy machine that may be too few. The query has read nothing then, and is started again.
+    a busy machine, that may be too short. Such a query has read nothing, and is started again.
 
     Args:
         writer: The writer of the query, before its `start()`.
