@@ -20,8 +20,6 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from gazette_aio.broker.host.files import opened
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -67,11 +65,19 @@ def mark_paths(path: Path) -> list[Path]:
 
 
 class MarkFile:
-    """The file of a mark. All methods block."""
+    """The file of a mark. All methods block.
 
-    def __init__(self, files: FileOps, path: Path) -> None:
+    Args:
+        files: File operations.
+        path: Path of the file.
+        stays_open: Whether the file stays open after a write, until `close()`.
+    """
+
+    def __init__(self, files: FileOps, path: Path, *, stays_open: bool = False) -> None:
         self._files = files
         self._path = path
+        self._stays_open = stays_open
+        self._descriptor = -1
         self._number: int | None = None
         self._mark: Mark | None = None
         self._lock = threading.Lock()
@@ -120,6 +126,21 @@ class MarkFile:
             number = self._number + 1
             body = _BODY.pack(number, *mark)
             slot = body + _CHECKSUM.pack(zlib.crc32(body))
-            with opened(self._files, self._path, os.O_RDWR | os.O_CREAT) as descriptor:
-                self._files.pwrite(descriptor, slot, number % 2 * _SLOT_BYTES)
+            if self._descriptor < 0:
+                self._descriptor = self._files.open(self._path, os.O_RDWR | os.O_CREAT)
+            try:
+                self._files.pwrite(self._descriptor, slot, number % 2 * _SLOT_BYTES)
+            finally:
+                if not self._stays_open:
+                    self._close()
             self._number, self._mark = number, mark
+
+    def close(self) -> None:
+        """Close the file, if it's open."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)

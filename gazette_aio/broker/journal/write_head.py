@@ -51,11 +51,13 @@ class WriteHead:
         self._lock = asyncio.Lock()
         self._failure = ""
         self._is_damaged = False
-        self._mark = MarkFile(runtime.files, life.directory / MARK_NAME)
+        # Hot: one of the marks is written with each commit, and its file stays open.
+        is_synced = runtime.options.fsync == "commit"
+        path = life.directory / MARK_NAME
+        self._mark = MarkFile(runtime.files, path, stays_open=is_synced)
         self._mark_of_boot: MarkFile | None = None
-        if runtime.options.fsync != "commit":
-            path = path_of_boot(runtime.files, life.directory / MARK_NAME)
-            self._mark_of_boot = None if path is None else MarkFile(runtime.files, path)
+        if not is_synced and (of_boot := path_of_boot(runtime.files, path)) is not None:
+            self._mark_of_boot = MarkFile(runtime.files, of_boot, stays_open=True)
         self._roll_pending = False
         self._published_end = 0
         self._sync_task: asyncio.Task[None] | None = None
@@ -235,7 +237,7 @@ class WriteHead:
             self._sync_task = self._runtime.background.start(work, f"sync {self._life.name}")
             if self._sync_task is None:
                 raise ReplicaFailedError("broker is stopping")
-        await asyncio.shield(request)
+        await request
 
     async def settled(self) -> None:
         """Wait until no append and no sync uses the files.
@@ -279,6 +281,9 @@ class WriteHead:
         """Close the files, unless an append or a sync uses them."""
         if not self.is_busy:
             self._spool.close()
+            self._mark.close()
+            if self._mark_of_boot is not None:
+                self._mark_of_boot.close()
 
     async def _sync(self) -> None:
         # One sync serves all commits before its begin.

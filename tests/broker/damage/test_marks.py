@@ -43,6 +43,40 @@ def test_a_mark_never_goes_back(tmp_path: Path) -> None:
     assert MarkFile(FileOps(), tmp_path / "mark").read() == Mark(100, 120, 80)
 
 
+class CountingFiles(FileOps):
+    """Counts the files that are opened, and those that are open."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.open_now = 0
+
+    def open(self, path: Path, flags: int) -> int:
+        descriptor = super().open(path, flags)
+        self.opened += 1
+        self.open_now += 1
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)
+        self.open_now -= 1
+
+
+def test_a_file_that_stays_open_is_closed_by_its_user(tmp_path: Path) -> None:
+    files = CountingFiles()
+    mark_file = MarkFile(files, tmp_path / "mark", stays_open=True)
+    for end in (10, 20, 30):
+        mark_file.write(Mark(0, end, end))
+        assert MarkFile(FileOps(), tmp_path / "mark").read() == Mark(0, end, end)
+    assert (files.opened, files.open_now) == (1, 1)
+    for _ in range(2):
+        mark_file.close()
+        assert files.open_now == 0
+    mark_file.write(Mark(0, 40, 40))
+    assert (files.opened, files.open_now) == (2, 1)
+    mark_file.close()
+    assert MarkFile(FileOps(), tmp_path / "mark").read() == Mark(0, 40, 40)
+
+
 async def test_a_cancelled_roll_is_no_damage(tmp_path: Path) -> None:
     """The fragment which it had made is given up, and its mark with it."""
     for number in itertools.count():
