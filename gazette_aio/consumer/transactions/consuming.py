@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -225,8 +224,8 @@ class DecodingConsumer:
         self._consumer = consumer
         self._decoders = decoders
         self._rows: Sequence[Envelope[Any]] = ()
-        self._decoded = 0
-        self._bad: Exception | None = None  # Error of the message at `_decoded`.
+        self._ready: list[Envelope[Any]] = []  # Decoded messages that aren't consumed yet.
+        self._bad: Exception | None = None  # Error of the message after these.
 
     async def consume(self, rows: Sequence[Envelope[Any]], begin: int, deadline: float) -> Consumed:
         """Consume messages `rows[begin:]`, or the first of them.
@@ -237,31 +236,29 @@ class DecodingConsumer:
         Cancellation: aborts — a plain hook in a thread is waited for.
         """
         if rows is not self._rows:
-            self._rows, self._decoded, self._bad = rows, 0, None
-        if begin == self._decoded:
-            self._decode(rows)
-        run = rows[begin : self._decoded]
-        if not run:
+            self._rows, self._ready, self._bad = rows, [], None
+        ready = self._ready
+        if not ready and self._bad is None:
+            self._decode(rows, begin)
+        if not ready:
             assert self._bad is not None, "there's a message"
             text = f"readMessage: framing.Unmarshal(offset {rows[begin].begin})"
             raise explained(text, self._bad)
         try:
-            consumed = await self._consumer.consume(run, deadline)
+            # A copy: the hook may change its list, or goes on in a thread after a cancellation.
+            consumed = await self._consumer.consume(ready.copy(), deadline)
         except Exception as error:
             raise explained("app.ConsumeMessage", error) from error
+        del ready[: consumed.messages]
         if begin + consumed.messages == len(rows):
             self._rows = ()  # Idle shards retain no messages.
         return consumed
 
-    def _decode(self, rows: Sequence[Envelope[Any]]) -> None:
-        if self._bad is not None:
-            return
-        begin = self._decoded
+    def _decode(self, rows: Sequence[Envelope[Any]], begin: int) -> None:
         end = min(begin + RUN_MESSAGES, len(rows))
         origin = rows[begin].origin
         decoder = None if origin is None else self._decoders.get(origin)
-        if decoder is not None:
-            bad = decoder.decode(rows, begin, end, deque(maxlen=0))
-            if bad is not None:
-                end, self._bad = bad
-        self._decoded = end
+        if decoder is None:
+            self._ready += rows[begin:end]
+        elif (bad := decoder.decode(rows, begin, end, self._ready)) is not None:
+            _, self._bad = bad

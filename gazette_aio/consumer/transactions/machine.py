@@ -28,9 +28,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from gazette_aio.message.envelopes.uniform_run import bytes_between
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 PRUNE_HORIZON: Final = timedelta(hours=24)
 """Age at which a checkpoint forgets producers."""
-
-_begin_of, _end_of = attrgetter("begin"), attrgetter("end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +293,9 @@ class TransactionMachine:
         """The first `count` messages of `Consume` were consumed."""
         rows, begin = self._rows, self._consumed
         assert rows is not None, "no messages were to be consumed"
-        end = begin + count
-        some = rows[begin:end]
-        current = self.current
-        current.messages += count
-        current.size_bytes += sum(map(_end_of, some)) - sum(map(_begin_of, some))
-        self._consumed = end
+        self._consumed = begin + count
+        self.current.messages += count
+        self.current.size_bytes += bytes_between(rows, begin, self._consumed)
 
     def deferred(self) -> None:
         """The application left the next message for the next transaction.
@@ -317,7 +312,7 @@ class TransactionMachine:
     def received(self, run: Sequence[Envelope[Any]]) -> None:
         """Messages of one journal were received."""
         assert self._queued == len(self._run), "messages before them aren't queued"
-        self._run, self._queued = run, 0
+        self._run, self._queued = self._sequencer.queue_run(run), 0
 
     def ended(self) -> None:
         """The channel has ended."""

@@ -25,12 +25,9 @@ class JournalSplitter:
     Args:
         decoder: Decoder of the journal's framing.
         builder: Builder of its envelopes.
-        uniform_runs: Whether runs may be UniformRuns, rather than lists.
     """
 
-    def __init__(
-        self, decoder: Decoder, builder: EnvelopeBuilder, *, uniform_runs: bool = False
-    ) -> None:
+    def __init__(self, decoder: Decoder, builder: EnvelopeBuilder) -> None:
         self._decoder = decoder
         self._builder = builder
         self._frames: Frames | None = None  # Frames at hand, of which a number were cut off.
@@ -38,7 +35,6 @@ class JournalSplitter:
         self._rest: Frames | None = None  # Of the run cut off last, what isn't built yet.
         self._failed: FramingError | None = None  # Raised by the next call.
         self._ended = False
-        self._uniform_runs = uniform_runs
         self._singly = RUN_LIMIT  # Messages to build before a UniformRun is tried again.
 
     @property
@@ -81,6 +77,8 @@ class JournalSplitter:
     def next_run(self) -> Sequence[Envelope[Any]]:
         """Return the next envelopes, in the order of the journal; empty if more content is needed.
 
+        They're a list or a UniformRun.
+
         Raises:
             FramingError: Bytes from `begin` to `end` of the error were skipped. If its kind is
                 `unexpected_eof`, content ended within a message, and each call raises it again.
@@ -91,7 +89,7 @@ class JournalSplitter:
         frames, self._rest = self._rest or self._cut_run(), None
         if frames is None:
             return []
-        if self._uniform_runs and len(frames.ends) >= UNIFORM_RUN:
+        if len(frames.ends) >= UNIFORM_RUN:
             run = self._builder.uniform_run(frames)
             if run is not None:
                 self._singly = UNIFORM_RUN

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, chain, islice, repeat
-from operator import lt
+from operator import attrgetter, lt
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from gazette_aio.message.envelopes.envelope import Envelope
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gazette_aio.message.envelopes.origin import Origin
     from gazette_aio.message.framing import Frames
     from gazette_aio.message.uuid import Flags, ProducerID
+
+_begin_of, _end_of = attrgetter("begin"), attrgetter("end")
 
 
 class Stamp(NamedTuple):
@@ -84,6 +86,10 @@ class UniformRun(_Run):
     def end(self) -> int:
         """Offset after the last message."""
         return self._frames.ends[-1]
+
+    def offset_at(self, index: int) -> int:
+        """Return the offset at which a message begins; of `len()`, the offset after the last."""
+        return self._begins[index]
 
     @property
     def is_rising(self) -> bool:
@@ -176,3 +182,14 @@ class JoinedRuns(_Run):
             if start >= end:
                 break
             yield part, max(begin - start, 0), min(end - start, len(part))
+
+
+def bytes_between(rows: Sequence[Envelope[Any]], begin: int, end: int) -> int:
+    """Return the bytes of messages from index `begin` up to `end`."""
+    if isinstance(rows, JoinedRuns):
+        return sum(bytes_between(*part) for part in rows.within(begin, end))
+    if isinstance(rows, UniformRun):
+        return rows.offset_at(end) - rows.offset_at(begin)
+    some = rows[begin:end]
+    size: int = sum(map(_end_of, some)) - sum(map(_begin_of, some))
+    return size

@@ -10,8 +10,7 @@ from gazette_aio.message.envelopes.uniform_run import JoinedRuns, UniformRun
 from gazette_aio.message.uuid import ACK_TXN
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Sequence
+    from collections.abc import MutableSequence, Sequence
 
     from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.envelopes.envelope import Envelope
@@ -43,7 +42,11 @@ class EnvelopeDecoder(Generic[T]):
         self._undecodable: set[bytes] = set()
 
     def decode(
-        self, envelopes: Sequence[Envelope[Any]], begin: int, end: int, ready: deque[Envelope[T]]
+        self,
+        envelopes: Sequence[Envelope[Any]],
+        begin: int,
+        end: int,
+        ready: MutableSequence[Envelope[T]],
     ) -> tuple[int, Exception] | None:
         """Decode messages of `envelopes[begin:end]`, and add the wanted messages to `ready`.
 

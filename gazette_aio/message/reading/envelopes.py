@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
-from gazette_aio.message.envelopes.uniform_run import UniformRun
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.decoding import EnvelopeDecoder
 from gazette_aio.message.reading.options import start_clock
@@ -167,7 +166,7 @@ class EnvelopeEngine(Generic[T]):
             self._decoders[origin] = self._decoder
         decoder = journal_format.framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
         builder = EnvelopeBuilder(journal, adapter, strict=self._strict_uuid, origin=origin)
-        return JournalSplitter(decoder, builder, uniform_runs=True)
+        return JournalSplitter(decoder, builder)
 
     def leave(self, content: JournalSplitter) -> None:
         """Do nothing: the state of journals is retained."""
@@ -222,11 +221,6 @@ class EnvelopeEngine(Generic[T]):
                     return False
             elif sequencer is None:
                 self._taken, self._decoded, self._queued = self._run, 0, len(self._run)
-            elif isinstance(run := self._run, UniformRun):
-                if sequencer.queue_run(run):
-                    self._queued = len(run)
-                else:
-                    self._run = run[:]
             else:
                 self._queued = sequencer.queue_commits(
                     self._run, self._queued, transactions=self._transactions
@@ -299,7 +293,7 @@ class EnvelopeEngine(Generic[T]):
         """Read the next envelopes of the content at hand, and return False if there are none."""
         self._run, self._queued = (), 0
         try:
-            self._run = content.next_run()
+            run = content.next_run()
         except FramingError as error:
             if not self._skips_errors:
                 self._stop(error, error.__cause__)
@@ -307,7 +301,8 @@ class EnvelopeEngine(Generic[T]):
                 self._skip(error)
                 return error.kind != "unexpected_eof"
             return True
-        return bool(self._run)
+        self._run = run if self._sequencer is None else self._sequencer.queue_run(run)
+        return bool(run)
 
     def _decode(self, taken: Sequence[Envelope[Any]]) -> None:
         """Make committed messages ready, up to the first that can't be decoded."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gazette_aio.message.envelopes.uniform_run import JoinedRuns
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_slot_of = attrgetter("slot")
+
 
 class PendingRun(NamedTuple):
     """Pending messages that were queued together."""
@@ -28,6 +32,13 @@ class PendingRun(NamedTuple):
     slot: int
     """Slot of the first message. The others have the following slots."""
     run: UniformRun
+
+    def build(self) -> list[Envelope[Any]]:
+        """Build the envelopes of the messages, with their slots."""
+        rows = list(self.run)
+        for slot, row in enumerate(rows, self.slot):
+            row.slot = slot
+        return rows
 
 
 class Producer(LiveBounds):
@@ -61,20 +72,12 @@ class Producer(LiveBounds):
             self.span = []
         self.parts.append(pending)
 
-    def join(self) -> list[Envelope[Any]]:
-        """Move all pending messages to the span, and return it."""
-        if self.parts:
-            joined: list[Envelope[Any]] = []
-            for part in self.parts:
-                if isinstance(part, PendingRun):
-                    for slot, envelope in enumerate(part.run, part.slot):
-                        envelope.slot = slot
-                        joined.append(envelope)
-                else:
-                    joined += part
-            self.parts = []
-            self.span = joined + self.span
-        return self.span
+    def retained(self) -> list[Envelope[Any]]:
+        """Return the pending messages."""
+        rows: list[Envelope[Any]] = []
+        for part in (*self.parts, self.span):
+            rows += part.build() if isinstance(part, PendingRun) else part
+        return rows
 
     def take(self, last: Envelope[Any]) -> Sequence[Envelope[Any]]:
         """Remove the pending messages, and return them, followed by `last`."""
@@ -95,13 +98,15 @@ class Producer(LiveBounds):
         """Remove messages numbered up to `low`, which left the ring."""
         if self._first()[0] > low:
             return
-        evicted = 0
-        for envelope in self.join():
-            if envelope.slot > low:
-                break
-            evicted += 1
-        if evicted:
-            del self.span[:evicted]
+        # Hot: the messages of most runs are removed without building them.
+        parts = self.parts
+        del parts[: bisect_right(parts, low, key=_last_slot)]
+        if not parts:
+            del self.span[: bisect_right(self.span, low, key=_slot_of)]
+            return
+        first = parts[0]
+        rows = first.build() if isinstance(first, PendingRun) else first
+        parts[0] = rows[bisect_right(rows, low, key=_slot_of) :]
 
     def _first(self) -> tuple[int, int]:
         """Return slot and offset of the first retained message; slot 0 if there is none."""
@@ -124,6 +129,10 @@ class Producer(LiveBounds):
         """Mark messages up to `clock` done, and none pending."""
         super().close(clock)
         self.drop()
+
+
+def _last_slot(part: PendingRun | list[Envelope[Any]]) -> int:
+    return part.slot + len(part.run) - 1 if isinstance(part, PendingRun) else part[-1].slot
 
 
 def stale_below(newest: int, horizon_ns: int) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from gazette_aio.message.envelopes.uniform_run import UniformRun
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
 from gazette_aio.message.sequencing.commit_run import look_ahead
 from gazette_aio.message.sequencing.emission import Emission, RunEmission
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from gazette_aio.message.envelopes.envelope import Envelope
-    from gazette_aio.message.envelopes.uniform_run import UniformRun
     from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
 
 DEFAULT_BUFFER = 8192
@@ -173,22 +173,24 @@ class Sequencer:
                 table.add_batch(size)
         return index
 
-    def queue_run(self, run: UniformRun) -> bool:
-        """Queue a run if it's pending as a whole: part of one transaction, and new.
+    def queue_run(self, run: Sequence[Envelope[Any]]) -> Sequence[Envelope[Any]]:
+        """Queue a UniformRun if it's pending as a whole: part of one transaction, and new.
 
         The outcome is the same as if its messages were queued by `queue_commits()`.
 
         Returns:
-            Whether it was queued. If not, nothing was changed.
+            Messages that remain to be queued by `queue_commits()`: none, or all.
 
         Raises:
             SequencerStateError: A commit wasn't fully dequeued.
         """
         self._require_dequeued()
+        if not isinstance(run, UniformRun):
+            return run
         if not self._table.extend(run):
-            return False
+            return run[:]
         self._table.add_batch(run.end - run.begin)
-        return True
+        return ()
 
     def _require_dequeued(self) -> None:
         if self._emission is not None:
@@ -385,4 +387,4 @@ class Sequencer:
         if p is None:
             return []
         p.trim(self._ring.low)
-        return list(p.join())
+        return p.retained()

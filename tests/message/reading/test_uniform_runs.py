@@ -30,7 +30,7 @@ from gazette_aio.message import (
 from gazette_aio.message.envelopes import splitter
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT
 from gazette_aio.message.envelopes.stamps import UNIFORM_RUN, EnvelopeBuilder
-from gazette_aio.message.envelopes.uniform_run import JoinedRuns, UniformRun
+from gazette_aio.message.envelopes.uniform_run import JoinedRuns, UniformRun, bytes_between
 from gazette_aio.message.framing import Frames
 from gazette_aio.message.reading.envelopes import EnvelopeEngine
 from gazette_aio.message.reading.flow import Deliver, NeedContent, NeedReplay, Stop, Work
@@ -227,11 +227,57 @@ def test_a_transaction_is_read_in_runs(size):
     assert run[-1] == run[size - 1] == run[::-1][0] == [*run][-1]
     with pytest.raises(IndexError):
         run[size]
-    assert sequencer.queue_run(run)
-    assert not sequencer.queue_run(run)  # Each is a duplicate.
+    assert sequencer.queue_run(run) == ()
+    assert sequencer.queue_run(run) == list(run)  # Each is a duplicate.
     assert [row.clock for row in sequencer.retained("a/j", A)] == clocks
     assert sequencer.queue_commits(content.next_run()) == 1
     assert [row.clock for row in sequencer.take()] == [*clocks, clocks[-1] + 160]
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**32))
+def test_runs_leave_the_ring_message_by_message(seed):
+    rng = random.Random(seed)
+    limits = {"buffer": rng.choice((1, 50, 100, 150)), "buffer_bytes": rng.choice((None, 8000))}
+    by_run, singly = Sequencer(**limits), Sequencer(**limits)
+    builder, at, offset = EnvelopeBuilder("a/j", ADAPTER), 0, 0
+    for _ in range(rng.randrange(1, 6)):
+        size = rng.randrange(UNIFORM_RUN, 120)
+        lines = [line(at + index, START + 160 * (at + index)) for index in range(size)]
+        ends = list(accumulate(map(len, lines), initial=offset))[1:]
+        run = builder.uniform_run(Frames(offset, lines, ends))
+        assert len(run) == size
+        at, offset = at + size, ends[-1]
+        rest = list(run) if rng.random() < 0.3 else by_run.queue_run(run)
+        by_run.queue_commits(rest)
+        singly.queue_commits(list(run))
+        if rng.random() < 0.5:
+            got, want = by_run.retained("a/j", A), singly.retained("a/j", A)
+            assert got == want
+            assert [row.slot for row in got] == [row.slot for row in want]
+    ack = builder.build(Frames(offset, [line(0, START + 160 * at, ACK_TXN)], [offset + 100]))[0]
+    by_run.queue_commits(ack)
+    singly.queue_commits(ack)
+    assert by_run.replay_required == singly.replay_required
+    if by_run.replay_required:
+        assert by_run.replay_range() == singly.replay_range()
+    else:
+        assert list(by_run.take()) == list(singly.take())
+
+
+@pytest.mark.parametrize("begin", [0, 5, 33, 34])
+@pytest.mark.parametrize("end", [34, 36, 70])
+def test_bytes_are_counted_within_runs(begin, end):
+    builder = EnvelopeBuilder("a/j", ADAPTER)
+    lines = [line(index, START + 160 * index)[:-1] for index in range(70)]
+    frames = Frames(7, lines, list(accumulate(range(100, 170), initial=7))[1:])
+    run = builder.uniform_run(frames)
+    want = sum(range(100 + begin, 100 + end))
+    joined = JoinedRuns([builder.uniform_run(frames.slice(0, 33)), run[33:35], run[35:]])
+    for rows in (run, joined, list(run)):
+        assert bytes_between(rows, begin, end) == want
+    with_gaps = [*run[:begin:2], *run[begin:end]]
+    assert bytes_between(with_gaps, 0, (begin + 1) // 2) == sum(range(100, 100 + begin, 2))
 
 
 def test_runs_join():

@@ -209,7 +209,7 @@ class ByUniformRuns(ByBatches):
             end += 1
         run = uniform_run(batch[index:end])
         assert list(run) == batch[index:end]
-        if sequencer.queue_run(run):
+        if not sequencer.queue_run(run):
             return end
         return super().queue(sequencer, batch, rows, index, reference)
 
