@@ -7,22 +7,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio._lazy import first_use
 from gazette_aio.message.adapters import (
     Adapter,
     AdapterBySpec,
-    CSVAdapter,
     FrameUUIDAdapter,
     JSONAdapter,
     PlacedAdapter,
-    ProtobufAdapter,
     RawAdapter,
     StampingAdapter,
     TypedAdapter,
-    TypedCSVAdapter,
     UUIDPlace,
-    csv_adapter,
     json_adapter,
-    protobuf_adapter,
     raw_adapter,
 )
 from gazette_aio.message.envelopes.envelope import Envelope
@@ -79,6 +77,15 @@ from gazette_aio.message.uuid import (
     new_producer_id,
     parse_uuid,
 )
+
+if TYPE_CHECKING:
+    from gazette_aio.message.adapters import (
+        CSVAdapter,
+        ProtobufAdapter,
+        TypedCSVAdapter,
+        csv_adapter,
+        protobuf_adapter,
+    )
 
 __all__ = [
     "ACK_TXN",
@@ -148,3 +155,19 @@ __all__ = [
     "unpack_fixed_frame",
     "unpack_line",
 ]
+
+# Imported at first use: most programs have JSON.
+_MODULES = dict.fromkeys(
+    ("CSVAdapter", "ProtobufAdapter", "TypedCSVAdapter", "csv_adapter", "protobuf_adapter"),
+    "gazette_aio.message.adapters",
+)
+
+
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
+
+    def __getattr__(name: str) -> Any:
+        return first_use(globals(), _MODULES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

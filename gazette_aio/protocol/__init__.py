@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio._lazy import first_use
 from gazette_aio.protocol import consumer, recoverylog
 from gazette_aio.protocol._generated.broker_pb2 import (
     AppendRequest,
@@ -104,13 +107,6 @@ from gazette_aio.protocol.journal import (
     Journal,
     validate_journal,
 )
-from gazette_aio.protocol.journal_space.space import (
-    Node,
-)
-from gazette_aio.protocol.journal_space.yaml import (
-    dump_journal_space,
-    load_journal_space,
-)
 from gazette_aio.protocol.journal_spec import (
     intersect_journal_specs,
     label_set_ext,
@@ -181,6 +177,10 @@ from gazette_aio.protocol.well_known import (
     REGION,
     TAG,
 )
+
+if TYPE_CHECKING:
+    from gazette_aio.protocol.journal_space.space import Node
+    from gazette_aio.protocol.journal_space.yaml import dump_journal_space, load_journal_space
 
 __all__ = [
     "CONTENT_TYPE",
@@ -330,3 +330,20 @@ __all__ = [
     "values_of",
     "with_claims",
 ]
+
+# Imported at first use: few programs read journal spaces.
+_MODULES = {
+    "Node": "gazette_aio.protocol.journal_space.space",
+    "dump_journal_space": "gazette_aio.protocol.journal_space.yaml",
+    "load_journal_space": "gazette_aio.protocol.journal_space.yaml",
+}
+
+
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
+
+    def __getattr__(name: str) -> Any:
+        return first_use(globals(), _MODULES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,8 +19,8 @@ def kind_and_name(name: str) -> tuple[bool, bool, str]:
 def test_all_is_sorted_and_names_every_import():
     imported = {
         alias.asname or alias.name
-        for node in ast.parse(Path(pb.__file__).read_text("utf-8")).body
-        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        for node in ast.walk(ast.parse(Path(pb.__file__).read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(pb.__name__)
         for alias in node.names
     }
     assert sorted(imported, key=kind_and_name) == pb.__all__

@@ -6,8 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiofiles.tempfile import TemporaryFile
-
 from gazette_aio.aio.file_calls import FileCalls
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES
 
@@ -149,6 +147,9 @@ class Spool:
         """Return the file at `position`, opened if need be."""
         file = self._file
         if file is None:
+            # Imported only here: most programs never append that much at once.
+            from aiofiles.tempfile import TemporaryFile  # noqa: PLC0415
+
             opening = TemporaryFile(
                 "w+b",
                 buffering=0,

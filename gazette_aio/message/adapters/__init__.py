@@ -5,6 +5,9 @@ Imports `message.framing` and `message.uuid`, and `protocol`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio._lazy import first_use
 from gazette_aio.message.adapters.base import (
     Adapter,
     AdapterBySpec,
@@ -16,12 +19,14 @@ from gazette_aio.message.adapters.base import (
     TypedAdapter,
     UUIDPlace,
 )
-from gazette_aio.message.adapters.csv import CSVAdapter, csv_adapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.json_types import json_adapter
-from gazette_aio.message.adapters.protobuf import ProtobufAdapter, protobuf_adapter
 from gazette_aio.message.adapters.raw import RawAdapter, raw_adapter
-from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter
+
+if TYPE_CHECKING:
+    from gazette_aio.message.adapters.csv import CSVAdapter, csv_adapter
+    from gazette_aio.message.adapters.protobuf import ProtobufAdapter, protobuf_adapter
+    from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter
 
 __all__ = [
     "Adapter",
@@ -43,3 +48,22 @@ __all__ = [
     "protobuf_adapter",
     "raw_adapter",
 ]
+
+# Imported at first use: most programs have JSON.
+_MODULES = {
+    "CSVAdapter": "gazette_aio.message.adapters.csv",
+    "ProtobufAdapter": "gazette_aio.message.adapters.protobuf",
+    "TypedCSVAdapter": "gazette_aio.message.adapters.typed_csv",
+    "csv_adapter": "gazette_aio.message.adapters.csv",
+    "protobuf_adapter": "gazette_aio.message.adapters.protobuf",
+}
+
+
+if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
+
+    def __getattr__(name: str) -> Any:
+        return first_use(globals(), _MODULES, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

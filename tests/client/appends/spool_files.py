@@ -11,11 +11,10 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+import aiofiles.tempfile
 import aiofiles.threadpool
 import pytest
 from aiofiles.threadpool.binary import AsyncFileIO
-
-from gazette_aio.client.appends import spool
 
 Seam = Callable[[str, int], int | None]
 """Gets the name of a call, and its size. May wait, raise, or return a smaller size."""
@@ -96,7 +95,7 @@ class SpoolFiles:
         self.files: list[SpoolFile] = []
         self.calls: list[str] = []
         self.misuses: list[str] = []
-        monkeypatch.setattr(spool, "TemporaryFile", self._open)
+        monkeypatch.setattr(aiofiles.tempfile, "TemporaryFile", self._open)
 
     @property
     def all_closed(self) -> bool:
