@@ -88,6 +88,11 @@ class Reader(JournalReader):
         """The latest response. A response with content also has the last fragment and head."""
         return self._state.response
 
+    @property
+    def write_head(self) -> int:
+        """Write head of the journal as of the latest response, or 0 before the first."""
+        return self._state.write_head or 0
+
     def read_nowait(self, limit: int = -1) -> bytes | None:
         """Return content that was received already, None if none was, or nothing at the end.
 

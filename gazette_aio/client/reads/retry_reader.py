@@ -122,6 +122,12 @@ class RetryReader(JournalReader):
         return self._response if self._reader is None else self._reader.response
 
     @property
+    def write_head(self) -> int:
+        """Write head of the journal as of the latest response, or 0 before the first."""
+        reader = self._reader
+        return self._response.write_head if reader is None else reader.write_head
+
+    @property
     def reader(self) -> Reader | None:
         """Reader of the present RPC, or None between two RPCs. It must not be read from."""
         return self._reader

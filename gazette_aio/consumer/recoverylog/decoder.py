@@ -18,6 +18,8 @@ from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH, FIXED_FRAME_W
 from gazette_aio.protocol.errors import RecoveryError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gazette_aio.protocol.recoverylog import RecordedOp
 
 _HEADER: Final = FIXED_FRAME_HEADER_LENGTH
@@ -50,9 +52,10 @@ class Junk(NamedTuple):
 
 
 # Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
-WholeWrite: TypeAlias = tuple[Any, bytes, Any, bytes, int, int]
+BegunWrite: TypeAlias = tuple[Any, bytes, Any, memoryview, int, int]
 """A write without the meta-fields of its operation, the operation as it was encoded, the write's
-own message, its content, and the offsets at which its frame begins and its content ends."""
+own message, its content as far as it was fed, and the offsets at which its frame begins and its
+content ends."""
 
 
 class LogDecoder:
@@ -174,29 +177,37 @@ class LogDecoder:
         op.last_offset = self._base + end + self._content
         return Operation(op, payload)
 
-    def next_write(self) -> WholeWrite | None:
-        """Return what comes next, if that's a write that was fed with all of its content.
+    def writes(self) -> Iterator[BegunWrite]:
+        """Iterate what comes next, as long as that's writes.
 
-        Hot: `next()` returns the same in pieces, and also all that this passes to it by None.
+        Hot: `next()` returns the same in pieces. It also returns what follows the last of these
+        writes: the rest of its content, or another operation.
         """
-        buffer, begin = self._buffer, self._position
-        if self._content or self._more or len(buffer) - begin < _HEADER:
-            return None
-        word, size = _WORD_AND_SIZE.unpack_from(buffer, begin)
-        content_begin = begin + _HEADER + size
-        if word != _WORD or size > self._max_payload_bytes or content_begin > len(buffer):
-            return None
-        payload = buffer[begin + _HEADER : content_begin]
-        op: Any = decode_write(payload)
-        if op is None:
-            return None
-        write = op.write
-        end: int = content_begin + write.length
-        if end > len(buffer):
-            return None
-        self._position = end
-        content = buffer[content_begin:end]
-        return op, payload, write, content, self._base + begin, self._base + end
+        if self._content or self._more:
+            return
+        buffer, base, begin = self._buffer, self._base, self._position
+        limit, max_payload_bytes = len(buffer), self._max_payload_bytes
+        unpack = _WORD_AND_SIZE.unpack_from
+        view = memoryview(buffer)
+        while limit - begin >= _HEADER:
+            word, size = unpack(buffer, begin)
+            content_begin = begin + _HEADER + size
+            if word != _WORD or size > max_payload_bytes or content_begin > limit:
+                return
+            payload = buffer[begin + _HEADER : content_begin]
+            decoded = decode_write(payload)
+            if decoded is None:
+                return
+            op, write = decoded
+            end = content_begin + write.length
+            if end <= limit:
+                self._position = end
+            else:
+                self._position = limit
+                self._content, self._content_done = end - limit, limit - content_begin
+            content = view[content_begin:end]
+            yield op, payload, write, content, base + begin, base + end
+            begin = end
 
     def end(self, *, is_append_boundary: bool = False) -> Junk | None:
         """Return what is left at the end of the log, if that's junk.

@@ -25,6 +25,8 @@ MAX_PAYLOAD_BYTES: Final = 64 << 20
 
 _MAX_INT64: Final = (1 << 63) - 1
 
+# Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
+_parse: Callable[[bytes], Any] = RecordedOp.FromString
 _extend: Callable[[int, bytes], int] = getattr(google_crc32c, "extend")  # noqa: B009 - untyped.
 
 
@@ -67,7 +69,7 @@ def decode_operation(payload: bytes) -> RecordedOp:
         RecoveryError: The payload isn't a sound operation. Among others, a path isn't UTF-8.
     """
     try:
-        op: Any = RecordedOp.FromString(payload)
+        op = _parse(payload)
     except DecodeError as error:
         raise RecoveryError(f"decoding an operation: {error}") from error
     has = op.HasField
@@ -83,15 +85,20 @@ def decode_operation(payload: bytes) -> RecordedOp:
     return cast("RecordedOp", op)
 
 
-def decode_write(payload: bytes) -> RecordedOp | None:
-    """Decode the payload of an operation if that's a sound write. Otherwise, return None."""
+def decode_write(payload: bytes) -> tuple[Any, Any] | None:
+    """Decode the payload of an operation if that's a sound write. Otherwise, return None.
+
+    Returns:
+        The operation, and its write.
+    """
     try:
-        op: Any = RecordedOp.FromString(payload)
+        op = _parse(payload)
     except DecodeError:
         return None
     has = op.HasField
     if not has("write") or has("create") or has("link") or has("unlink") or has("property"):
         return None
-    if op.write.length < 0 or not 0 <= op.write.offset <= _MAX_INT64 - op.write.length:
+    write = op.write
+    if write.length < 0 or not 0 <= write.offset <= _MAX_INT64 - write.length:
         return None
-    return cast("RecordedOp", op)
+    return op, write

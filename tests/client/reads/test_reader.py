@@ -123,7 +123,7 @@ async def test_small_reads_across_a_jump(broker: StubBroker, client: JournalClie
         read: list[tuple[bytes, int]] = []
         while data := await reader.read(6):
             read.append((data, reader.offset))
-            assert reader.response.write_head == 1024
+            assert reader.write_head == reader.response.write_head == 1024
             assert reader.response.fragment.end == 1024
     assert read == [(b"foo ba", 116), (b"r ", 118), (b"baz bi", 124), (b"ng", 126)]
     await broker.read_requests.get()

@@ -155,13 +155,15 @@ async def test_seek(broker: StubBroker, client: JournalClient) -> None:
 async def test_the_head_is_not_a_jump(broker: StubBroker, client: JournalClient) -> None:
     script_read(broker, 700, b"tail", status=NOT_YET)
     async with client.read(JOURNAL, offset=-1) as reader:
+        assert reader.write_head == 0
         assert await anext(reader) == b"ta"
         assert reader.offset == 702
-        assert reader.response.write_head == 1024
+        assert reader.write_head == reader.response.write_head == 1024
         assert await anext(reader) == b"il"
         with pytest.raises(pb.OffsetNotYetAvailableError):
             await anext(reader)
         assert reader.response.status == NOT_YET
+        assert reader.write_head == reader.response.write_head
     await asked_offsets(broker)
 
 

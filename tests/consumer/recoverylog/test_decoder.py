@@ -71,10 +71,40 @@ def test_chunks_make_no_difference(log: list[bytes], data: st.DataObject) -> Non
             error,
         )
 
+    def decode_writes(chunks: list[bytes]) -> tuple[list[RecordedOp], bytes, set[int], str]:
+        """As above, with as much by `writes()` as that gives."""
+        decoder = LogDecoder(LOG, 100)
+        ops: list[RecordedOp] = []
+        pieces: list[bytes] = []
+        junk: set[int] = set()
+        try:
+            for chunk in chunks:
+                decoder.feed(chunk)
+                while True:
+                    for op, payload, message, piece, begin, end in decoder.writes():
+                        assert op.SerializeToString() == payload
+                        assert message == op.write
+                        op.log, op.first_offset, op.last_offset = LOG, begin, end
+                        ops.append(op)
+                        pieces.append(bytes(piece))
+                    if (event := decoder.next()) is None:
+                        break
+                    if isinstance(event, Operation):
+                        ops.append(event.op)
+                    elif isinstance(event, Content):
+                        pieces.append(event.data)
+                    else:
+                        junk.update(range(event.begin, event.end))
+        except RecoveryError as failure:
+            return ops, b"".join(pieces), junk, str(failure)
+        return ops, b"".join(pieces), junk, ""
+
     cuts = sorted(data.draw(st.sets(st.integers(0, len(content)))) | {0, len(content)})
     chunks = [content[begin:end] for begin, end in itertools.pairwise(cuts)]
     whole = decode([content])
     assert decode(chunks) == whole
+    assert decode_writes(chunks) == whole
+    assert decode_writes([content]) == whole
     assert decode([content[n : n + 1] for n in range(len(content))]) == whole
 
 

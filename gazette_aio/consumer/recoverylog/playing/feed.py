@@ -151,7 +151,7 @@ class LogFeed(Owner):
                     return False
                 else:
                     attempt = 0
-                    self.write_head = max(self.write_head, reader.response.write_head)
+                    self.write_head = max(self.write_head, reader.write_head)
                     await self._put(data)
         return True
 

@@ -24,10 +24,21 @@ _logger = logging.getLogger(__name__)
 MAX_OPEN_FILES: Final = 64
 """Files that are open at a time."""
 
-_RUN_BUFFERS: Final = 512
-_RUN_BYTES: Final = 1 << 20
+_WAITING_BYTES: Final = 1 << 20
+# Each write counts as so many bytes at least: the system takes up to 1024 buffers at a time.
+_BUFFER_BYTES: Final = 1 << 10
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _REOPEN: Final = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class _Run:
+    """Writes to a file that continue each other, and weren't made yet."""
+
+    __slots__ = ("begin", "buffers", "end")
+
+    def __init__(self, offset: int) -> None:
+        self.begin = self.end = offset
+        self.buffers: list[bytes | memoryview] = []
 
 
 class StagedFiles:
@@ -45,11 +56,9 @@ class StagedFiles:
         self._is_prepared = False
         self._open: OrderedDict[int, int] = OrderedDict()
         self._sizes: dict[int, int] = {}
-        # Writes that continue each other are made together.
-        self._run: list[bytes] = []
-        self._run_fnode = 0
-        self._run_begin: int = 0
-        self._run_end: int = 0
+        # Writes that continue each other are made together, also if others are in between.
+        self._runs: dict[int, _Run] = {}
+        self._room = _WAITING_BYTES
 
     @property
     def open_count(self) -> int:
@@ -85,25 +94,26 @@ class StagedFiles:
         Raises:
             OSError: It exists, or can't be created.
         """
-        self._flush_run()
         self._keep(fnode, os.open(self._path(fnode), _CREATE, 0o666))
         self._sizes[fnode] = 0
 
-    def write(self, fnode: int, offset: int, data: bytes) -> None:
+    def write(self, fnode: int, offset: int, data: bytes | memoryview) -> None:
         """Write to a file, at the latest by the next `flush()`.
 
         Raises:
             OSError: Writing failed.
         """
-        if fnode != self._run_fnode or offset != self._run_end or not self._run:
-            self._flush_run()
-            self._run_fnode, self._run_begin = fnode, offset
-        self._run.append(data)
-        end = offset + len(data)
-        self._run_end = end
-        self._sizes[fnode] = max(self._sizes[fnode], end)
-        if len(self._run) >= _RUN_BUFFERS or end - self._run_begin >= _RUN_BYTES:
-            self._flush_run()
+        run = self._runs.get(fnode)
+        if run is None or offset != run.end:
+            if run is not None:
+                self._write_run(fnode, run)
+            run = self._runs[fnode] = _Run(offset)
+        size = len(data)
+        run.buffers.append(data)
+        run.end += size
+        self._room -= max(size, _BUFFER_BYTES)
+        if self._room <= 0:
+            self.flush()
 
     def remove(self, fnode: int) -> None:
         """Remove a file.
@@ -111,7 +121,7 @@ class StagedFiles:
         Raises:
             OSError: It can't be removed.
         """
-        self._flush_run()
+        self.flush()
         if (descriptor := self._open.pop(fnode, None)) is not None:
             os.close(descriptor)
         self._path(fnode).unlink()
@@ -123,7 +133,10 @@ class StagedFiles:
         Raises:
             OSError: Writing failed.
         """
-        self._flush_run()
+        runs, self._runs = self._runs, {}
+        self._room = _WAITING_BYTES
+        for fnode, run in runs.items():
+            self._write_run(fnode, run)
 
     def make_live(self, fsm: FSM) -> None:
         """Give files their paths, and check them.
@@ -133,7 +146,7 @@ class StagedFiles:
         """
         path = str(self._staging)
         try:
-            self._flush_run()
+            self.flush()
             self._close_all()
             for fnode, node in sorted(fsm.live_nodes.items()):
                 staged = self._path(fnode)
@@ -152,7 +165,7 @@ class StagedFiles:
 
     def discard(self) -> None:
         """Close all files, and remove the directory. Failures are logged."""
-        self._run.clear()
+        self._runs.clear()
         while self._open:
             with contextlib.suppress(OSError):
                 self._close_all()
@@ -197,16 +210,13 @@ class StagedFiles:
             _, oldest = self._open.popitem(last=False)
             os.close(oldest)
 
-    def _flush_run(self) -> None:
-        if not self._run:
-            return
-        run, self._run = self._run, []
-        offset = self._run_begin
-        descriptor = self._descriptor(self._run_fnode)
-        written = os.pwritev(descriptor, run, offset)
-        if offset + written < self._run_end:
+    def _write_run(self, fnode: int, run: _Run) -> None:
+        descriptor, offset, end = self._descriptor(fnode), run.begin, run.end
+        self._sizes[fnode] = max(self._sizes[fnode], end)
+        written = os.pwritev(descriptor, run.buffers, offset)
+        if offset + written < end:
             # A disk that is full, or a limit, cuts a write short. The next one tells why.
-            rest = memoryview(b"".join(run))[written:]
+            rest = memoryview(b"".join(run.buffers))[written:]
             offset += written
             while rest:
                 written = os.pwrite(descriptor, rest, offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation, WholeWrite
+from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation
 from gazette_aio.consumer.recoverylog.fsm import FSM, Outcome
 from gazette_aio.consumer.recoverylog.operations import (
     content_checksum,
@@ -51,7 +51,7 @@ class PlaybackFiles(Protocol):
         """Create an empty file."""
         ...
 
-    def write(self, fnode: int, offset: int, data: bytes) -> None:
+    def write(self, fnode: int, offset: int, data: bytes | memoryview) -> None:
         """Write to a file, at once or by the next `flush()`."""
         ...
 
@@ -360,9 +360,8 @@ class Playback:
                 if decoder.offset < hinted.first_offset:
                     decoder.skip_to(hinted.first_offset)
                     self._seen.clear()
-            if hinted is None and (whole := decoder.next_write()) is not None:
-                self._play_write(whole)
-                continue
+            if hinted is None:
+                self._play_writes(decoder)
             rest()
             try:
                 event = decoder.next()
@@ -381,33 +380,41 @@ class Playback:
         elif event is not None:
             self.junk_bytes += event[1] - event[0]
 
-    def _play_write(self, whole: WholeWrite) -> None:
-        """Play a write that was fed as a whole."""
-        op, payload, write, content, begin, end = whole
-        fsm, author, seq_no = self.fsm, op.author, op.seq_no
-        node = fsm.live_nodes.get(write.fnode)
-        if (
-            node is None
-            or seq_no != fsm.next_seq_no
-            or op.checksum != fsm.next_checksum
-            or fsm.has_remaining_hints
-        ):
-            op.log, op.first_offset, op.last_offset = self.log, begin, end
-            self._apply(op, payload)
-            if self._target is not None and content:
-                self._write(self._target, content, 0)
-            return
-        # Hot: this is what the above comes to.
-        self._at = begin
-        fsm.apply_own_write(node, payload, author, begin, end, self.log)
-        self._last_author = author
-        self._seen[author] = seq_no
-        expected = op.content_checksum
-        if expected and content_checksum(content) != expected:
-            raise _mismatch(write.fnode)
-        if content:  # Writing nothing doesn't extend a file.
-            self._files.write(write.fnode, write.offset, content)
-            self.content_bytes += len(content)
+    def _play_writes(self, decoder: LogDecoder) -> None:
+        """Play writes up to another operation, or to where the content of one goes on."""
+        fsm, files, seen, log = self.fsm, self._files, self._seen, self.log
+        nodes, is_hinted, fed = fsm.live_nodes, fsm.has_remaining_hints, decoder.fed_offset
+        for op, payload, write, content, begin, end in decoder.writes():
+            seq_no, fnode = op.seq_no, write.fnode
+            node = nodes.get(fnode)
+            if (
+                node is None
+                or seq_no != fsm.next_seq_no
+                or op.checksum != fsm.next_checksum
+                or is_hinted
+            ):
+                op.log, op.first_offset, op.last_offset = log, begin, end
+                self._apply(op, payload)
+                if self._target is not None and content:
+                    self._write(self._target, bytes(content), 0)
+                continue
+            # Hot: this is what the above comes to.
+            self._at = begin
+            author = op.author
+            fsm.apply_own_write(node, payload, author, begin, end, log)
+            self._last_author = author
+            seen[author] = seq_no
+            if end > fed:
+                self._begin_content(op)
+                self._write(fnode, bytes(content), 0)
+                continue
+            expected = op.content_checksum
+            # The checksum isn't computed of a view; files are written from it.
+            if expected and content_checksum(bytes(content)) != expected:
+                raise _mismatch(fnode)
+            if content:  # Writing nothing doesn't extend a file.
+                files.write(fnode, write.offset, content)
+                self.content_bytes += len(content)
 
     # Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
     def _apply(self, op: Any, payload: bytes) -> None:
@@ -431,9 +438,7 @@ class Playback:
         if op.HasField("write"):
             if op.write.fnode in forgotten:
                 return
-            self._target = op.write.fnode
-            self._target_offset, self._target_length = op.write.offset, op.write.length
-            self._expected_checksum, self._checksum = op.content_checksum, 0
+            self._begin_content(op)
         elif op.HasField("create"):
             check_path(op.create.path)
             self._files.create(op.seq_no)
@@ -444,6 +449,12 @@ class Playback:
             check_path(op.link.path)
         elif op.HasField("property"):
             check_path(op.property.path)
+
+    def _begin_content(self, op: Any) -> None:
+        write = op.write
+        self._target = write.fnode
+        self._target_offset, self._target_length = write.offset, write.length
+        self._expected_checksum, self._checksum = op.content_checksum, 0
 
     def _write(self, fnode: int, data: bytes, position: int) -> None:
         self._files.write(fnode, self._target_offset + position, data)

@@ -21,7 +21,7 @@ from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, RateMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gazette_aio.client import JournalClient
     from gazette_aio.client.retry import Failure, RetryPolicy
@@ -237,7 +237,15 @@ class PlayerRun:
 def _play(playback: Playback, begin: int, chunks: list[bytes]) -> None:
     """Play chunks in a worker thread, in slices of time."""
     slices = in_thread_slices(itertools.repeat(None))
-    playback.play(begin, chunks, rest=slices.__next__)
+    playback.play(begin, _drained(chunks), rest=slices.__next__)
+
+
+def _drained(chunks: list[bytes]) -> Iterator[bytes]:
+    """Iterate chunks, and drop each of them before the next one."""
+    # Hot: memory is used again by what is read meanwhile, rather than returned to the system.
+    chunks.reverse()
+    while chunks:
+        yield chunks.pop()
 
 
 def _patient(policy: RetryPolicy) -> RetryPolicy:

@@ -111,6 +111,121 @@ def test_staged_files(files: StagedFiles, directory: Path) -> None:
         playback.play(playback.offset, [writer.create("/c")])
 
 
+def test_writes_are_made_together(
+    files: StagedFiles, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that continue each other are, also between writes to others. Later ones win."""
+    made: list[list[bytes]] = []
+    write = os.pwritev
+
+    def record(descriptor: int, buffers: list[bytes], offset: int) -> int:
+        made.append([bytes(each) for each in buffers])
+        return write(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", record)
+    for fnode in (1, 2):
+        files.create(fnode)
+    for offset, piece in enumerate((b"a", b"b", b"c")):
+        files.write(1, offset, piece)
+        files.write(2, offset, piece.upper())
+    files.write(1, 1, b"x")
+    files.write(1, 2, memoryview(b"yz"))
+    assert made == [[b"a", b"b", b"c"]]
+    files.flush()
+    assert made[1:] == [[b"x", b"yz"], [b"A", b"B", b"C"]]
+    files.flush()
+    assert len(made) == 3
+    staged = directory / ".fnodes"
+    assert [(staged / name).read_bytes() for name in "12"] == [b"axyz", b"ABC"]
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 1024), (4096, 256), (3 << 20, 1)])
+def test_writes_that_wait_are_bounded(
+    files: StagedFiles, monkeypatch: pytest.MonkeyPatch, size: int, most: int
+) -> None:
+    """As many at most as the system takes at a time, and no more than a MiB with those before."""
+    made: list[int] = []
+
+    def count(_descriptor: int, buffers: list[bytes], _offset: int) -> int:
+        made.append(len(buffers))
+        return sum(map(len, buffers))
+
+    monkeypatch.setattr(os, "pwritev", count)
+    assert os.sysconf("SC_IOV_MAX") >= 1024
+    files.create(1)
+    files.create(2)
+    data = bytes(size)
+    for number in range(most - 1):
+        files.write(1, number * size, data)
+    files.write(2, 0, data)
+    assert made == [each for each in (most - 1, 1) if each]
+    for number in range(most):
+        files.write(1, number * size, data)
+    assert made[-1] == most
+
+
+def test_a_write_that_fails_is_the_last(
+    files: StagedFiles, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Playback fails by it, and what waits isn't written when files are discarded."""
+    writer = LogWriter()
+    content = b"".join(
+        [
+            writer.create("/a"),
+            writer.create("/b"),
+            writer.write("/a", b"1"),
+            writer.write("/b", b"2"),
+        ]
+    )
+    tries: list[int] = []
+
+    def fail(descriptor: int, _buffers: list[bytes], _offset: int) -> int:
+        tries.append(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwritev", fail)
+    playback = begun(files, len(content))
+    with pytest.raises(PlaybackError, match=r"playOperation.*Input/output error"):
+        playback.play(0, [content])
+    files.discard()
+    assert len(tries) == 1
+    assert files.open_count == 0
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("size", [1, 11, 100, 10_000])
+def test_content_of_any_author_in_pieces(
+    files: StagedFiles, directory: Path, size: int, *, checksums: bool
+) -> None:
+    """Writes of another history are passed over, wherever chunks end."""
+    writer = LogWriter(checksums=checksums)
+    writer.create("/a")
+    writer.write("/a", b"begin")
+    other = LogWriter(fsm=copy.deepcopy(writer.fsm), author=5678, checksums=checksums)
+    content = writer.content
+    ours = [writer.write("/a", bytes([65 + n]) * (n * 7)) for n in range(9)]
+    theirs = [other.write("/a", bytes([97 + n]) * (n * 7)) for n in range(9)]
+    content += b"".join(b"".join(pair) for pair in zip(ours, theirs, strict=True))
+    playback = begun(files, len(content))
+    for begin in range(0, len(content), size):
+        playback.play(begin, [content[begin : begin + size]])
+    assert playback.content_bytes == len(writer.expected()["/a"])
+    files.make_live(playback.fsm)
+    assert files_of(directory) == writer.expected()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_content_that_is_damaged_in_pieces(files: StagedFiles, cut: int) -> None:
+    writer = LogWriter()
+    content = writer.create("/a") + writer.write("/a", b"1234")
+    damaged = content[:-1] + b"5"
+    playback = begun(files, len(content))
+    at = len(content) - cut
+    with pytest.raises(PlaybackError, match="content of fnode 1 doesn't match its checksum"):
+        playback.play(0, [damaged[:at], damaged[at:]])
+
+
 def test_a_staged_file_that_is_missing(files: StagedFiles, directory: Path) -> None:
     writer = LogWriter()
     playback = begun(files, 1000)
