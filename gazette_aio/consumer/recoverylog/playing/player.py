@@ -61,6 +61,9 @@ class Player:
         on_progress: Called with the progress after each batch, in the event loop. An exception of
             it fails the playback.
 
+    Raises:
+        ValueError: `max_open_files` is less than 1.
+
     Example:
         player = Player()
         playing = asyncio.create_task(player.play(hints, directory, client))
@@ -78,6 +81,8 @@ class Player:
         max_open_files: int = MAX_OPEN_FILES,
         on_progress: Callable[[PlaybackProgress], object] | None = None,
     ) -> None:
+        if max_open_files < 1:
+            raise ValueError(f"max_open_files must be at least 1, not {max_open_files}")
         self._state = PlayerState(on_progress=on_progress)
         self._done = _Done()
         self._wipe = wipe

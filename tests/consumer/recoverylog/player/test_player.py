@@ -174,6 +174,8 @@ async def test_misuse(client: JournalClient, directory: Path):
         player.inject_handoff(0)
     with pytest.raises(ValueError, match="can't take the log over"):
         Player(accept_loss=True).inject_handoff(1)
+    with pytest.raises(ValueError, match="max_open_files must be at least 1, not 0"):
+        Player(max_open_files=0)
     player.finish_at_write_head()
     for again in (player.finish_at_write_head, lambda: player.inject_handoff(1)):
         with pytest.raises(RuntimeError, match="was called before"):
