@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo test test-all checks unit uvloop test-spark test-spark-matrix test-pythons packages test-interop soak attack bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark demo test test-slow test-all checks unit uvloop test-spark test-spark-matrix test-pythons packages test-interop soak attack bench lint types protos protos-check docs clean all
 
 # Programs which tests start, and pytest itself, would compile all modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,9 +39,6 @@ SPARK_PYTEST := env -u SPARK_HOME GAZETTE_REQUIRE_SPARK=1
 # Two sessions side by side: a session waits for its JVM and workers about half of the time.
 SPARK_XDIST := -m pytest -q -n 2 --dist load --maxschedchunk 1
 
-# A cluster of its own takes minutes.
-SPARK_LONG := tests/pyspark/test_cluster.py
-
 $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt pip
@@ -66,18 +63,24 @@ PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
 # Side by side, as either waits for other processes a part of its time. Their outputs stay apart where
 # nobody looks on.
-test: checks ## Run every check and all tests, those of random cases in their seeded form.
-	@$(MAKE) --no-print-directory -j 2 $(if $(CI),--output-sync=target) unit test-spark
+BOTH = @$(MAKE) --no-print-directory -j 2 $(if $(CI),--output-sync=target) unit test-spark
+# Chooses tests by their marks.
+MARKED = $(if $(MARKS),-m "$(MARKS)")
 
-test-all: LONG := --long
+test: checks ## Run every check, and the tests but slow ones.
+	$(BOTH) MARKS="not slow"
+
+test-slow: uvloop ## Run the tests that `make test` leaves out, and those under uvloop.
+	$(BOTH) MARKS=slow
+
 test-all: checks uvloop ## Run every check and all tests, those of random cases in their long form, and under uvloop.
-	@$(MAKE) --no-print-directory -j 2 $(if $(CI),--output-sync=target) unit test-spark LONG=$(LONG)
+	$(BOTH) LONG=--long
 
-unit: setup ## Run all tests but those which need Spark.
-	$(BIN)/python $(PYTEST) $(LONG) --ignore tests/pyspark tests
+unit: setup ## Run all tests but those which need Spark (MARKS=those which have these marks).
+	$(BIN)/python $(PYTEST) $(MARKED) $(LONG) --ignore tests/pyspark tests
 
 uvloop: setup ## Run those of them which have an event loop of clients or servers once more, under uvloop.
-	$(BIN)/python $(PYTEST) --uvloop -m "not crash and not slow" tests/aio tests/broker tests/client tests/message tests/serving
+	$(BIN)/python $(PYTEST) --uvloop -m "not crash" tests/aio tests/broker tests/client tests/message tests/serving
 
 test-spark: ## Run the tests which need Spark. Without Java they're left out, but not in CI.
 	@if [ "0$(JAVA_MAJOR)" -ge 17 ]; then $(MAKE) --no-print-directory .spark-tests; \
@@ -86,7 +89,7 @@ test-spark: ## Run the tests which need Spark. Without Java they're left out, bu
 
 .PHONY: .spark-tests
 .spark-tests: setup-spark
-	$(SPARK_PYTEST) $(SPARK_BIN)/python $(SPARK_XDIST) $(if $(LONG),,--ignore $(SPARK_LONG)) tests/pyspark
+	$(SPARK_PYTEST) $(SPARK_BIN)/python $(SPARK_XDIST) $(MARKED) tests/pyspark
 
 test-spark-matrix: ## Run the tests which need Spark by each PySpark, 4.0 to 4.3.
 	@for version in $(SPARK_VERSIONS); do $(MAKE) --no-print-directory .spark-$$version || exit 1; done

@@ -113,6 +113,7 @@ async def _acknowledged(journals: list[Journal]) -> bool:
     return all(journal.acknowledged for journal in journals)
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 @pytest.mark.parametrize("fsync", SHARES)

@@ -321,6 +321,7 @@ async def process(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[BrokerP
     await process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 async def test_terminated_under_load(tmp_path: Path, process: BrokerProcess) -> None:
     written, rounds = Written(), 2

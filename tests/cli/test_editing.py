@@ -63,6 +63,7 @@ async def test_only_changed_journals_are_sent(
     assert [item.spec.name for item in listed.journals] == ["topic/two"]
 
 
+@pytest.mark.slow
 async def test_a_changed_journal_keeps_its_revision(
     broker_cli: Any, gazette_client: Any, topic: None, editor: Any, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_missing_extra_of_a_store(monkeypatch: Any) -> None:
     assert exit_code(e.value) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [

@@ -31,6 +31,7 @@ async def ended(process, number=signal.SIGTERM) -> tuple[int, str]:
     return process.returncode, err.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_says_when_it_is_ready_and_keeps_its_directory(tmp_path, number):
     args = ["serve", f"--data-dir={tmp_path / 'data'}", "--port=0", "--http-port=0"]

@@ -84,6 +84,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_one_measure_by_name():
     done = run("benchmarks", "--name=import.names", "--rounds=1")
 
@@ -117,6 +118,7 @@ def test_a_soak_which_is_not_there_says_so():
     assert f"(choose from {choices})" in done.stderr.replace('"', "'")
 
 
+@pytest.mark.slow
 def test_soak_of_the_broker():
     done = run("benchmarks.soak", "--suite=broker", "--duration=1", "--seed=7")
 

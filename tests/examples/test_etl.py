@@ -84,6 +84,7 @@ async def check_kills(
     return wanted
 
 
+@pytest.mark.slow
 async def test_ten_kills(tmp_path: Any) -> None:
     async with (
         EmbeddedBroker(tmp_path / "broker", fsync="off") as broker,
@@ -104,6 +105,7 @@ async def connection(url: str, *, autocommit: bool = True) -> psycopg.AsyncConne
     return await psycopg.AsyncConnection.connect(url, autocommit=autocommit)
 
 
+@pytest.mark.slow
 async def test_ten_kills_with_postgresql(tmp_path: Any, postgres: str) -> None:
     async with (
         EmbeddedBroker(tmp_path / "broker", fsync="off") as broker,

@@ -58,6 +58,7 @@ def test_the_demo_in_small(tmp_path):
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_demo_prints_a_table(tmp_path):
     done = demo("--rows=500", "--transaction-rows=50", f"--chart={tmp_path / 'chart.png'}")
 
@@ -76,6 +77,7 @@ def test_a_directory_in_use_is_refused(tmp_path):
     assert "isn't empty" in done.stderr
 
 
+@pytest.mark.slow
 def test_differences_fail_loudly(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["flights", "--rows=300", f"--chart={tmp_path / 'c.png'}"])
     monkeypatch.setattr(report, "figures_of_csv", lambda _limit: {"XX": report.Figures(300)})
@@ -89,6 +91,7 @@ def test_differences_fail_loudly(tmp_path, monkeypatch, capsys):
     assert "the same as in the CSV file" not in captured.out
 
 
+@pytest.mark.slow
 def test_a_failing_producer_fails_loudly(tmp_path, monkeypatch, capsys):
     (tmp_path / "intents").mkdir()  # A directory can't be an intent log.
     work = [Share("producer 1", 0, 10, tmp_path / "intents")]

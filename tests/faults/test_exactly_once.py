@@ -24,6 +24,7 @@ class AbortedError(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_transactions(
     proxy: FaultProxy, client: JournalClient, tmp_path: Path, seed: int

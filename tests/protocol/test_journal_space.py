@@ -428,6 +428,7 @@ def test_hoisting_keeps_what_directories_hold():
     assert pb.dump_journal_space(root) == hoisted
 
 
+@pytest.mark.slow
 def test_a_listing_of_absurd_names_is_a_tree():
     # Listings aren't validated by name, and must not nest without limit.
     listing = pb.ListResponse()
@@ -488,6 +489,7 @@ trees = names.flatmap(
 )
 
 
+@pytest.mark.slow
 @extent.examples(40)
 @given(trees)
 def test_a_hoisted_tree_applies_what_was_listed(response):
@@ -646,6 +648,7 @@ def test_any_text_is_a_tree_or_a_validation_error(text):
         assert pb.load_journal_space(pb.dump_journal_space(root)) == root
 
 
+@pytest.mark.slow
 def test_ten_thousand_journals():
     journals = [
         {"spec": {"name": f"org/topic-{i // 100:03}/part-{i % 100:03}", "replication": 3}}

@@ -17,6 +17,8 @@ from tests.docs.test_blocks import SPARK_PAGE, blocks_of
 from tests.pyspark.limits import DEADLINE_SECONDS, was_too_slow
 from tests.pyspark.versions import BATCHES
 
+pytestmark = pytest.mark.slow  # A cluster takes minutes.
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, spark_environment):

@@ -28,6 +28,7 @@ except (DataSetMissingError, verses_data.TextMissingError) as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
+@pytest.mark.slow
 @BATCHES
 def test_delays_by_weather(spark, tmp_path, capsys):
     options = spark_flights.parse_arguments(
@@ -66,6 +67,7 @@ def test_n_grams_are_counted_as_protobuf_messages(spark, capsys):
     assert err.count("counted 150 verses") == 2
 
 
+@pytest.mark.slow
 @STREAMS
 def test_journals_are_compacted(spark, tmp_path):
     flights = flights_data.departures(2000)

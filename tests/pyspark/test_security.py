@@ -139,6 +139,7 @@ def test_batches_streams_and_sinks(spark, journals, options, told, tmp_path, giv
     require_no_secret(log, *plans_of(frame), *shown, *offsets, journals.content("commits").decode())
 
 
+@pytest.mark.slow
 def test_whom_the_broker_refuses(spark, guarded, journals, options, told, tmp_path):
     """Processes which plan, and then one which executes."""
     source, sink = options(**PROVIDER)

@@ -432,6 +432,7 @@ def test_a_batch_is_run_again_below_a_group_of_jobs(spark, journals, sink, tmp_p
 # A driver of its own, which copies journals
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2 * TEST_SECONDS)  # Two drivers run, one after the other.
 @BATCHES
 async def test_a_driver_is_killed(broker, spark, tmp_path):

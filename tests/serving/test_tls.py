@@ -278,6 +278,7 @@ def test_keys_are_shown_nowhere(files: Files) -> None:
     assert "CERTIFICATE" not in repr(tls)
 
 
+@pytest.mark.slow
 async def test_a_process(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = [f"--broker.server-cert-file={files.cert}", f"--server-cert-key-file={files.key}"]
     monkeypatch.setenv("BROKER_SERVER_CA_FILE", str(files.ca))

@@ -219,6 +219,7 @@ def test_paths_are_checked(tmp_path: Path) -> None:
             EmbeddedBroker(socket=wrong)
 
 
+@pytest.mark.slow
 async def test_a_process_which_was_killed(tmp_path: Path, path: Path) -> None:
     process = BrokerProcess(tmp_path / "data", options=[f"--port=unix://{path}"])
     await process.start()

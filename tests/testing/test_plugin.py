@@ -50,6 +50,7 @@ async def test_append(gazette_client):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_options_of_fixture_and_marker(pytester):
     result = run(
         pytester,
@@ -85,6 +86,7 @@ async def test_the_client_has_the_keys(gazette_client):
     result.assert_outcomes(passed=5)
 
 
+@pytest.mark.slow
 def test_help_and_markers_are_listed(pytester):
     fixtures = pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider")
     markers = pytester.runpytest_subprocess("--markers", "-p", "no:cacheprovider")
@@ -129,6 +131,7 @@ async def test_topics(gazette, gazette_broker):
 """
 
 
+@pytest.mark.slow
 def test_tests_of_anyio_without_pytest_asyncio(pytester):
     pytester.makepyfile(
         GAZETTE
@@ -149,6 +152,7 @@ def test_plain(gazette_broker):
     result.stdout.fnmatch_lines(["*need pytest-asyncio, pip install*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ini", "outcomes"), [(STRICT, {"passed": 2}), (AUTO, {"passed": 1, "errors": 1})]
 )

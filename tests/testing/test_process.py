@@ -12,6 +12,7 @@ from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 from tests.cancellation import cancel_at
 
 
+@pytest.mark.slow
 async def test_content_survives_kill_and_stop(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path / "data") as broker:
         async with connect(broker.endpoint) as client:

@@ -152,6 +152,7 @@ async def check_journal(core: BrokerCore, journal: str, given: Acknowledged) -> 
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_nothing_acknowledged_is_gone_or_wrong_without_a_word(
     part: int, acknowledged: Acknowledged, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -159,6 +160,7 @@ async def test_nothing_acknowledged_is_gone_or_wrong_without_a_word(
     await check_damages(extent.seeds(100, 1000)[part::PARTS], acknowledged, tmp_path, caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 async def test_nor_if_it_was_acknowledged_before_it_was_durable(
     part: int, unsynced: Acknowledged, tmp_path: Path, caplog: pytest.LogCaptureFixture

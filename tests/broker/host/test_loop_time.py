@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import sorted_rows
 from gazette_aio.broker import EmbeddedBroker
@@ -61,6 +63,7 @@ async def test_journals_are_created_and_listed(broker: EmbeddedBroker) -> None:
     assert sum(len(response.journals) for response in found) == 512
 
 
+@pytest.mark.slow
 async def test_long_requests(broker: EmbeddedBroker) -> None:
     await serve_apply(broker.core, ALL, pb.ApplyRequest(changes=[change("test/journal")]))
     names = (f"name/{number:06}" for number in range(20_000))
@@ -125,6 +128,7 @@ class ManyFiles(FailingFragmentStore):
         return (Listed(name, 5) for name in reversed(self.names))
 
 
+@pytest.mark.slow
 async def test_very_many_fragments_are_listed(broker: EmbeddedBroker) -> None:
     """It takes longer than others, as few fragments take no time to drop."""
     core = broker.core

@@ -123,6 +123,7 @@ async def take_over(
     return Owner(kind.make(recorder), recorder)
 
 
+@pytest.mark.slow
 async def test_check_store(client: JournalClient, tmp_path: Path, kind: Kind) -> None:
     logs: dict[str, int] = {}
 

@@ -481,6 +481,7 @@ class Process:
         return rest.decode().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 async def test_kills_amid_commits(db: AsyncEngine, database_url: str, shard: StubShard) -> None:
     latest = 0

@@ -88,6 +88,7 @@ async def test_transactions_are_of_all_databases(tmp_path: Path) -> None:
             assert firsts == {(b"%d" % latest,) if latest else ()}
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 async def test_kills_amid_commits_of_several_databases(tmp_path: Path) -> None:
     """Without a recorder, at calls that SQLite makes of the disk, also amid recoveries.

@@ -355,6 +355,7 @@ def test_texts_which_are_nearly_uuids_go_the_way_of_the_builder(at):
                 assert_equal_reads(json_adapter(), [region_of(NDJSONFraming(), lines)])
 
 
+@pytest.mark.slow
 def test_many_bad_rows_are_read_in_linear_time():
     good = b'{"_meta":{"uuid":"%s"}}\n' % str(A).encode()
     bad = b"?\n" * 4999

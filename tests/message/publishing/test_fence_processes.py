@@ -91,6 +91,7 @@ async def site(tmp_path: Path):
         yield site
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_fenced", [False, True])
 async def test_processes_that_are_killed(site: Any, is_fenced: Any):
     """Each is killed at another step of another transaction, and the next one goes on."""
@@ -104,6 +105,7 @@ async def test_processes_that_are_killed(site: Any, is_fenced: Any):
     assert await site.published() == [list(range(ROWS))] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_process_that_pauses_and_awakes(site: Any, step: Any):
     """Its successor, on another machine, does the rest, and what it does after that fails."""

@@ -881,6 +881,7 @@ async def test_a_watched_topic_of_a_broker(broker_client):
         assert iterator.checkpoint().offsets["j/bb"] == head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direct", [None, True])
 async def test_a_topic_of_many_journals_of_a_broker(broker_client, direct):
     client, count = broker_client, 120

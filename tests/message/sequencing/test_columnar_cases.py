@@ -316,6 +316,7 @@ def of_many_producers(count, size):
     return states, spans, idle, acks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 20_000])
 def test_a_hundred_thousand_producers(size):
     count = 100_000

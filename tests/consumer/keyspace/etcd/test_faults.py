@@ -85,6 +85,7 @@ async def test_writes_fail_while_etcd_is_down(own_etcd):
         assert not caught.value.outcome_unknown
 
 
+@pytest.mark.slow
 async def test_watches_miss_and_repeat_nothing_through_a_broken_network(own_etcd):
     rng = random.Random(7)
     async with FaultProxy(own_etcd.endpoint) as proxy:

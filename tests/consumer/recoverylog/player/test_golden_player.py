@@ -61,6 +61,7 @@ async def test_playback(client: JournalClient, directory: Path):
             assert not is_there(directory / str(index))
 
 
+@pytest.mark.slow
 async def test_recorders(client: JournalClient, directory: Path):
     for index, case in enumerate(load("recorder", FILE)):
         log = case["log"]
@@ -79,6 +80,7 @@ async def test_recorders(client: JournalClient, directory: Path):
             }
 
 
+@pytest.mark.slow
 async def test_racing_recorders(client: JournalClient, directory: Path):
     """Players of a log with several histories follow that of their hints."""
     for index, case in enumerate(load("fsm_players")):

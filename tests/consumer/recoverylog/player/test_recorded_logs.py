@@ -325,5 +325,6 @@ class Members(RuleBasedStateMachine):
         await self.broker.aclose()
 
 
+@pytest.mark.slow
 def test_members():
     run_state_machine_as_test(Members, settings=extent.examples(15))

@@ -263,5 +263,6 @@ class RecordedDirectory(RuleBasedStateMachine):
             await self.broker.__aexit__(None, None, None)
 
 
+@pytest.mark.slow
 def test_recorded_directories():
     run_state_machine_as_test(RecordedDirectory, settings=extent.examples(15))
