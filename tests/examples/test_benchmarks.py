@@ -89,7 +89,7 @@ def test_one_measure_by_name():
     done = run("benchmarks", "--name=import.names", "--rounds=1")
 
     name, _, _, _, goal, verdict = done.stdout.split()
-    assert (done.returncode, name, goal) == (0, "import.names", "<=1")
+    assert (done.returncode, name, goal) == (0, "import.names", "<=0.8")
     assert verdict in ("ok", "short")
 
 
