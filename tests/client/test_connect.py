@@ -4,6 +4,7 @@ import asyncio
 import base64
 import datetime as dt
 import gc
+import inspect
 import logging
 import os
 import sys
@@ -538,8 +539,8 @@ def test_public_names() -> None:
 
 
 def test_options_are_documented_and_checked() -> None:
-    documented = connect.__doc__ or ""
+    documented = inspect.getdoc(connect) or ""
     for name in ClientOptions.__annotations__:
-        assert f"\n        {name}: " in documented
+        assert f"\n    {name}: " in documented
     with pytest.raises(TypeError, match="no option cache_length, zones"):
         connect("http://127.0.0.1:1", zones="a", cache_length=1)  # type: ignore[call-arg]

@@ -15,12 +15,15 @@ from gazette_aio.cli.shell.messages import prototext
 from gazette_aio.cli.shell.output import print_json
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
+from gazette_aio.cli.specs.transactions import Transactions
 from gazette_aio.client import iter_journals
 from gazette_aio.protocol.journal_space.differences import SpecChange, compare, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
+
+    from gazette_aio.cli.specs.editing import OnApplied
 
 _MOST_NAMES = 100
 
@@ -69,7 +72,7 @@ def apply(
     request = _request_of(*read_text(file or specs or "-"))
     if not dry_run:
         revision = asyncio.run(_apply(connection, request, batch_size))
-        print_applied(request, revision, as_json=as_json)
+        print_applied(request.changes, revision, as_json=as_json)
     elif output == "proto":
         click.echo(prototext(request), nl=False)
     else:
@@ -89,10 +92,24 @@ def _request_of(text: str, source: str) -> pb.ApplyRequest:
     )
 
 
-async def _apply(connection: ClientSettings, request: pb.ApplyRequest, batch_size: int) -> int:
-    async with connection.open() as client:
-        response = await client.apply(request, batch_size=batch_size)
-    return response.header.etcd.revision
+async def _apply(
+    connection: ClientSettings,
+    request: pb.ApplyRequest,
+    batch_size: int,
+    on_applied: OnApplied | None = None,
+) -> int:
+    for change in request.changes:
+        # Each transaction would check only its own changes.
+        if change.HasField("upsert"):
+            pb.validate_journal(change.upsert.name, allow_parent=False)
+    transactions = Transactions(request.changes, batch_size, on_applied)
+    with transactions.accounted():
+        async with connection.open() as client:
+
+            async def apply(changes: Sequence[Any]) -> int:
+                return (await client.apply(changes)).header.etcd.revision
+
+            return await transactions.run(apply)
 
 
 async def _compare(connection: ClientSettings, request: pb.ApplyRequest) -> list[SpecChange]:
@@ -129,7 +146,9 @@ def edit(connection: ClientSettings, selector: str, batch_size: int, *, as_json:
     edit_specs(
         pb.dump_journal_space(pb.Node.from_list_response(listing)),
         lambda text: pb.load_journal_space(text, source="<editor>").to_apply_request(),
-        lambda request: asyncio.run(_apply(connection, request, batch_size)),
+        lambda request, on_applied: asyncio.run(
+            _apply(connection, request, batch_size, on_applied)
+        ),
         as_json=as_json,
     )
 

@@ -24,6 +24,7 @@ from gazette_aio.cli.shell.messages import prototext, tree_of
 from gazette_aio.cli.shell.output import print_json, print_table
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
+from gazette_aio.cli.specs.transactions import Transactions
 from gazette_aio.consumer.api import (
     apply_shards,
     list_shards,
@@ -38,7 +39,9 @@ from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
+    from gazette_aio.cli.specs.editing import OnApplied
     from gazette_aio.consumer.api.lags import Lag
 
 _FORMATS = ["table", "yaml", "json", "proto"]
@@ -203,10 +206,10 @@ def apply(
     request = _request_of(*read_text(specs or file or "-"))
     if dry_run:
         asyncio.run(_check(connection, request))
-        print_applied(request, None, as_json=as_json, dry_run=True)
+        print_applied(request.changes, None, as_json=as_json, dry_run=True)
     else:
         revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
-        print_applied(request, revision, as_json=as_json)
+        print_applied(request.changes, revision, as_json=as_json)
     if dry_run and not as_json:
         click.echo(prototext(request), nl=False)
 
@@ -218,12 +221,21 @@ def _request_of(text: str, source: str) -> pc.ApplyRequest:
 
 
 async def _apply(
-    consumer: ClientSettings, connection: ClientSettings, request: pc.ApplyRequest, batch_size: int
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    request: pc.ApplyRequest,
+    batch_size: int,
+    on_applied: OnApplied | None = None,
 ) -> int:
     await _check(connection, request)
-    async with consumer.open_shards() as client:
-        response = await apply_shards(client, request, batch_size=batch_size)
-    return response.header.etcd.revision
+    transactions = Transactions(request.changes, batch_size, on_applied)
+    with transactions.accounted():
+        async with consumer.open_shards() as client:
+
+            async def apply(changes: Sequence[Any]) -> int:
+                return (await apply_shards(client, changes)).header.etcd.revision
+
+            return await transactions.run(apply)
 
 
 async def _check(connection: ClientSettings, request: pc.ApplyRequest) -> None:
@@ -261,7 +273,9 @@ def edit(
     edit_specs(
         dump_shard_space(Set.from_list_response(listing)),
         lambda text: load_shard_space(text, source="<editor>").to_apply_request(),
-        lambda request: asyncio.run(_apply(consumer, connection, request, max_txn_size)),
+        lambda request, on_applied: asyncio.run(
+            _apply(consumer, connection, request, max_txn_size, on_applied)
+        ),
         as_json=as_json,
     )
 

@@ -79,7 +79,7 @@ _STATUS_TEXTS: dict[int, str] = {
     pb.Status.REGISTER_MISMATCH: "the journal's registers don't match",
     pb.Status.SUSPENDED: "the journal is suspended",
     pb.Status.ETCD_TRANSACTION_FAILED: (
-        "nothing was applied: a journal exists already, or was changed or deleted meanwhile; "
+        "a journal exists already, or was changed or deleted meanwhile; "
         "`journals apply --dry-run` names it, and `journals list -o yaml` prints its revision"
     ),
     pb.Status.INDEX_HAS_GREATER_OFFSET: "stored fragments end beyond the write head",
@@ -91,7 +91,7 @@ _SHARD_STATUS_TEXTS: dict[int, str] = {
     pc.Status.NO_SHARD_PRIMARY: "the shard has no primary now",
     pc.Status.NOT_SHARD_PRIMARY: "this member isn't the shard's primary",
     pc.Status.ETCD_TRANSACTION_FAILED: (
-        "nothing was applied: a shard exists already, or was changed or deleted meanwhile; "
+        "a shard exists already, or was changed or deleted meanwhile; "
         "`shards list -o yaml` prints revisions"
     ),
     pc.Status.SHARD_STOPPED: "the shard has stopped, or failed",
@@ -104,11 +104,11 @@ def explain(error: BaseException) -> str:
         case pb.BrokerStatusError():
             text = _STATUS_TEXTS.get(error.status, "the broker refused")
             journal = f": {error.journal}" if error.journal else ""
-            line = f"{text}{journal} ({error.status_name})"
+            line = f"{_nothing_applied(error)}{text}{journal} ({error.status_name})"
         case pb.ShardStatusError():
             text = _SHARD_STATUS_TEXTS.get(error.status, "the consumer refused")
             shard = f": {error.shard}" if error.shard else ""
-            line = f"{text}{shard} ({error.status_name})"
+            line = f"{_nothing_applied(error)}{text}{shard} ({error.status_name})"
         case pb.FramingError() | pb.ReadError() if error.journal and error.journal not in str(
             error
         ):
@@ -119,6 +119,11 @@ def explain(error: BaseException) -> str:
         case _:
             line = str(error) or type(error).__name__
     return " ".join(line.split())
+
+
+def _nothing_applied(error: pb.BrokerStatusError | pb.ShardStatusError) -> str:
+    kinds = (pb.EtcdTransactionFailedError, pb.ShardEtcdTransactionFailedError)
+    return "nothing was applied: " if isinstance(error, kinds) and not error.applied else ""
 
 
 def lacks_extra(error: BaseException) -> bool:

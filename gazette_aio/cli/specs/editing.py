@@ -1,12 +1,15 @@
 """Editing of specs in an editor, repeated until they can be applied.
 
-Only changed specs are applied, each at its listed revision.
+Only changed specs are applied, each at its listed revision. A failed request may have applied some
+of them, in transactions before the failed one: these are known, and aren't sent again.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -16,15 +19,23 @@ from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.specs.files import checked_request, name_of, print_applied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from gazette_aio.cli.specs.files import Change
     from gazette_aio.protocol import consumer as pc
 
     Request = TypeVar("Request", pb.ApplyRequest, pc.ApplyRequest)
 
+OnApplied = Callable[[Sequence["Change"], int], None]
+"""Takes the changes of a transaction that was applied, and its revision."""
+
+_NAMES_SHOWN = 10
+
 
 def edit_specs(
-    text: str, load: Callable[[str], Request], apply: Callable[[Request], int], *, as_json: bool
+    text: str,
+    load: Callable[[str], Request],
+    apply: Callable[[Request, OnApplied], int],
+    *,
+    as_json: bool,
 ) -> None:
     """Edit specs in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
@@ -34,7 +45,7 @@ def edit_specs(
     Args:
         text: YAML of the specs.
         load: Returns the request that applies all specs of a text.
-        apply: Applies a request, and returns its revision.
+        apply: Applies a request, in transactions that it passes to its second argument.
         as_json: Whether to print the result as JSON.
 
     Raises:
@@ -42,7 +53,7 @@ def edit_specs(
             in a file.
         ClickException: The editor failed at its first start.
     """
-    base = load(text)
+    specs = _EditedSpecs(load(text).changes)
     reason = ""
     while True:
         try:
@@ -50,39 +61,90 @@ def edit_specs(
         except click.ClickException as error:
             if not reason:
                 raise
-            raise CommandError(f"{error.message}; the text is kept in {_kept(text)}") from None
+            raise CommandError(f"{specs.outcome(error.message)}; {_kept(text)}") from None
         if edited is None and reason:
-            raise CommandError(f"nothing was applied, and the text is kept in {_kept(text)}")
+            raise CommandError(f"{specs.outcome(reason)}; {_kept(text)}")
         text = text if edited is None else edited
         try:
             request = load(text)
-            has_removed = _keep_changed(request, base)
+            has_removed = specs.keep_changed(request)
             if request.changes:
                 checked_request(request, "<editor>")
-                print_applied(request, apply(request), as_json=as_json)
-                return
+                apply(request, specs.on_applied)
         except (pb.GazetteError, InputError, CommandError) as error:
+            if specs.applied and isinstance(error, pb.GazetteError):
+                error.applied = len(specs.applied)
             reason = explain(error)
             continue
+        except BaseException:
+            # For example Ctrl-C while no broker answers.
+            click.echo(f"gazette-aio: {specs.outcome('interrupted')}; {_kept(text)}", err=True)
+            raise
+        break
+    if not specs.applied:
         note = ": specs that aren't in the text are kept" if has_removed else ""
         click.echo(f"gazette-aio: nothing was changed{note}", err=True)
-        if as_json:
-            print_applied(request, None, as_json=True)
-        return
+    if specs.applied or as_json:
+        print_applied(specs.applied.values(), specs.revision, as_json=as_json)
 
 
-def _keep_changed(edited: Request, base: Request) -> bool:
-    """Remove the changes that are in the base too, and return whether the base has others."""
-    known = {name_of(change): change for change in base.changes}
-    for index, change in reversed(list(enumerate(edited.changes))):
-        before = known.pop(name_of(change), None)
-        if before is None:
-            continue
-        # Without a revision, the spec would be created.
-        change.expect_mod_revision = change.expect_mod_revision or before.expect_mod_revision
-        if change.delete == before.delete and change.upsert == before.upsert:
-            del edited.changes[index]
-    return bool(known)
+class _EditedSpecs:
+    """Specs as they are listed, and as transactions have changed them since.
+
+    Args:
+        listed: Changes that would leave each listed spec as it is.
+    """
+
+    def __init__(self, listed: Sequence[Change]) -> None:
+        self._listed = {name_of(change): change.expect_mod_revision for change in listed}
+        self._present: dict[str, Change | None] = {name_of(change): change for change in listed}
+        self.applied: dict[str, Change] = {}
+        self.revision: int | None = None
+
+    def on_applied(self, changes: Sequence[Change], revision: int) -> None:
+        """Take the changes of a transaction, and its revision."""
+        for change in changes:
+            name = name_of(change)
+            present = None
+            if change.HasField("upsert"):
+                present = copy.deepcopy(change)
+                present.expect_mod_revision = revision
+            self._present[name] = present
+            self.applied[name] = change
+        self.revision = revision
+
+    def keep_changed(self, request: Request) -> bool:
+        """Remove changes without effect from a request, and complete the revisions of the others.
+
+        Returns:
+            Whether specs are missing in the request.
+        """
+        missing = {name for name, change in self._present.items() if change is not None}
+        for index, change in reversed(list(enumerate(request.changes))):
+            name = name_of(change)
+            missing.discard(name)
+            if name not in self._present:
+                continue
+            present = self._present[name]
+            # The text has the listed revision, or none. Without it, the spec would be created.
+            if change.expect_mod_revision in (0, self._listed.get(name, 0)):
+                change.expect_mod_revision = present.expect_mod_revision if present else 0
+            same = not change.HasField("upsert") if present is None else _equal(change, present)
+            if same:
+                del request.changes[index]
+        return bool(missing)
+
+    def outcome(self, reason: str) -> str:
+        """Return the reason of a failure, and the specs that are applied nevertheless."""
+        names = sorted(self.applied)
+        if not names:
+            return reason
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return f"{reason}; applied are {', '.join(names[:_NAMES_SHOWN])}{more}"
+
+
+def _equal(change: Change, other: Change) -> bool:
+    return change.delete == other.delete and change.upsert == other.upsert
 
 
 def _edited(text: str, reason: str) -> str | None:
@@ -98,9 +160,9 @@ def _edited(text: str, reason: str) -> str | None:
 
 
 def _kept(text: str) -> str:
-    """Keep a text in a file, and return the file's name."""
+    """Keep a text in a file, and return a remark with the file's name."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="gazette-aio-edit-", suffix=".yaml", delete=False
     ) as file:
         file.write(text)
-    return file.name
+    return f"the text is kept in {file.name}"

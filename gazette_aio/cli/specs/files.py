@@ -13,11 +13,12 @@ from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gazette_aio.protocol import consumer as pc
 
     Request = TypeVar("Request", pb.ApplyRequest, pc.ApplyRequest)
+    Change = pb.ApplyRequest.Change | pc.ApplyRequest.Change
 
 
 def parse_selector(text: str) -> pb.LabelSelector:
@@ -80,7 +81,7 @@ def checked_request(request: pb.ApplyRequest | pc.ApplyRequest, source: str) -> 
         raise InputError(f"{source}: {error}") from None
 
 
-def name_of(change: pb.ApplyRequest.Change | pc.ApplyRequest.Change) -> str:
+def name_of(change: Change) -> str:
     """Return the journal or shard of a change."""
     if not change.HasField("upsert"):
         return change.delete
@@ -89,18 +90,16 @@ def name_of(change: pb.ApplyRequest.Change | pc.ApplyRequest.Change) -> str:
 
 
 def print_applied(
-    request: pb.ApplyRequest | pc.ApplyRequest,
-    revision: int | None,
-    *,
-    as_json: bool,
-    dry_run: bool = False,
+    changes: Iterable[Change], revision: int | None, *, as_json: bool, dry_run: bool = False
 ) -> None:
-    """Print the result of a request.
+    """Print changes and their revision.
 
-    A request that wasn't sent has no revision, and is printed only as JSON.
+    Changes that weren't sent have no revision, and are printed only as JSON.
     """
-    upserts = [name_of(change) for change in request.changes if change.HasField("upsert")]
-    deletes = [name_of(change) for change in request.changes if not change.HasField("upsert")]
+    upserts: list[str] = []
+    deletes: list[str] = []
+    for change in changes:
+        (upserts if change.HasField("upsert") else deletes).append(name_of(change))
     if as_json:
         result = {"upserts": upserts, "deletes": deletes, "dry_run": dry_run}
         print_json(result if revision is None else {"revision": revision, **result})

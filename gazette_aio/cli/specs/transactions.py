@@ -1,0 +1,87 @@
+"""Changes of specs in transactions of a limited size, with an account after a failure."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.shell.failures import CommandError, explain
+from gazette_aio.cli.specs.files import name_of
+from gazette_aio.protocol.status_errors import StatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Sequence
+
+    from gazette_aio.cli.specs.files import Change
+
+
+class Transactions:
+    """Changes, applied in order by transactions.
+
+    Args:
+        changes: The changes; at least one.
+        size: Greatest number of changes of a transaction; 0 makes one transaction.
+        on_applied: Called after each transaction with its changes, and its revision.
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[Change],
+        size: int,
+        on_applied: Callable[[Sequence[Change], int], object] | None = None,
+    ) -> None:
+        self._changes = changes
+        self._size = size or len(changes)
+        self._on_applied = on_applied
+        self._applied = 0
+
+    async def run(self, apply: Callable[[Sequence[Change]], Awaitable[int]]) -> int:
+        """Apply all changes, and return the revision of the last transaction.
+
+        Args:
+            apply: Applies the changes of a transaction, and returns its revision.
+
+        Raises:
+            GazetteError: A transaction failed. The transactions before it remain.
+
+        Cancellation: aborts — the transactions so far remain.
+        """
+        revision = 0
+        while self._applied < len(self._changes):
+            part = self._part()
+            revision = await apply(part)
+            self._applied += len(part)
+            if self._on_applied is not None:
+                self._on_applied(part, revision)
+        return revision
+
+    @contextmanager
+    def accounted(self) -> Generator[None]:
+        """Convert a failure within the context to a CommandError, if some changes are applied.
+
+        Raises:
+            CommandError: The failure, the changes that are applied, and the changes that aren't.
+        """
+        try:
+            yield
+        except (pb.GazetteError, CommandError) as error:
+            if not self._applied:
+                raise
+            if isinstance(error, pb.GazetteError):
+                error.applied = self._applied
+            raise CommandError(f"{explain(error)}; {self._account(error)}") from None
+
+    def _account(self, error: Exception) -> str:
+        count, applied, part = len(self._changes), self._applied, self._part()
+        last = name_of(self._changes[applied - 1])
+        text = f"{applied} of {count} changes are applied, through {last}"
+        left = self._changes[applied:]
+        if not isinstance(error, StatusError | pb.ValidationError):
+            # A request without an answer may have had its effect.
+            text += f"; {len(part)} may be, from {name_of(part[0])} through {name_of(part[-1])}"
+            left = left[len(part) :]
+        return f"{text}; {len(left)} aren't, from {name_of(left[0])} on" if left else text
+
+    def _part(self) -> Sequence[Change]:
+        return self._changes[self._applied : self._applied + self._size]

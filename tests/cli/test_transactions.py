@@ -1,0 +1,92 @@
+"""Failures of `apply` and `edit` after some of several transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.specs.transactions import Transactions
+from gazette_aio.testing import create_journals, journal_spec
+
+NAMES = ("topic/a", "topic/b", "topic/c", "topic/d", "topic/e")
+REFUSED = pb.EtcdTransactionFailedError("apply")
+LOST = pb.TransportError("UNAVAILABLE", "reset")
+
+
+@pytest.fixture
+async def topic(gazette_client: Any) -> None:
+    specs = (journal_spec(name, labels={"color": "blue"}) for name in NAMES)
+    await create_journals(gazette_client, *specs)
+
+
+@pytest.mark.parametrize(
+    ("failing", "error", "account"),
+    [
+        (1, REFUSED, "2 of 5 changes are applied, through topic/b; 3 aren't, from topic/c on"),
+        (2, REFUSED, "4 of 5 changes are applied, through topic/d; 1 aren't, from topic/e on"),
+        (
+            1,
+            LOST,
+            (
+                "2 of 5 changes are applied, through topic/b; 2 may be, from topic/c through"
+                " topic/d; 1 aren't, from topic/e on"
+            ),
+        ),
+        (
+            2,
+            LOST,
+            "4 of 5 changes are applied, through topic/d; 1 may be, from topic/e through topic/e",
+        ),
+    ],
+)
+async def test_account(failing: int, error: pb.GazetteError, account: str) -> None:
+    changes = [pb.ApplyRequest.Change(upsert=pb.JournalSpec(name=name)) for name in NAMES]
+    seen: list[tuple[list[str], int]] = []
+    transactions = Transactions(
+        changes, 2, lambda part, at: seen.append(([each.upsert.name for each in part], at))
+    )
+
+    async def apply(part: Any) -> int:
+        if len(seen) == failing:
+            raise error
+        return 10 + len(seen)
+
+    with pytest.raises(CommandError) as caught, transactions.accounted():
+        await transactions.run(apply)
+
+    assert str(caught.value).endswith(account)
+    assert "nothing was applied" not in str(caught.value)
+    assert seen == [(["topic/a", "topic/b"], 10), (["topic/c", "topic/d"], 11)][:failing]
+
+
+async def test_the_first_failure_stays_as_it_is() -> None:
+    transactions = Transactions([pb.ApplyRequest.Change(delete="topic/a")], 0)
+
+    async def apply(part: Any) -> int:
+        raise REFUSED
+
+    with pytest.raises(pb.EtcdTransactionFailedError), transactions.accounted():
+        await transactions.run(apply)
+
+
+async def test_apply_says_what_was_applied(
+    broker_cli: Any, gazette_client: Any, topic: None
+) -> None:
+    listed = await broker_cli("journals", "list", "-o", "yaml")
+    other = await broker_cli("journals", "list", "-l", "name=topic/d", "-o", "yaml")
+    await broker_cli("journals", "apply", stdin=other.out.replace(b"blue", b"red"))
+
+    changed = listed.out.replace(b"blue", b"green")
+    done = await broker_cli("journals", "apply", "--max-txn-size", "2", stdin=changed)
+
+    assert (done.code, done.out) == (1, b"")
+    assert done.err.startswith("gazette-aio: a journal exists already, or was changed")
+    assert done.err.endswith(
+        "2 of 5 changes are applied, through topic/b; 3 aren't, from topic/c on\n"
+    )
+    journals = (await gazette_client.list()).journals
+    colors = {item.spec.name: pb.value_of(item.spec.labels, "color") for item in journals}
+    assert list(colors.values()) == ["green", "green", "blue", "red", "blue"]
