@@ -13,11 +13,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shards.pruning import prune
 from gazette_aio.cli.shards.recovery import recover
-from gazette_aio.cli.shell.connection import (
-    ClientSettings,
-    consumer_and_broker_options,
-    consumer_options,
-)
+from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.messages import prototext, tree_of
@@ -290,8 +286,15 @@ def edit(
     help="Wait until the shard has read a source through an offset; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the progress as JSON.")
-@consumer_options
-def stat(consumer: ClientSettings, shard: str, offsets: Sequence[str], *, as_json: bool) -> None:
+@consumer_and_broker_options
+def stat(
+    consumer: ClientSettings,
+    connection: ClientSettings,  # noqa: ARG001 - Options that all commands of the group share.
+    shard: str,
+    offsets: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
     """Show the progress of a SHARD."""
     request = pc.StatRequest(shard=shard, read_through=dict(map(_offset, offsets)))
     try:
@@ -331,9 +334,15 @@ async def _stat(consumer: ClientSettings, request: pc.StatRequest) -> pc.StatRes
 @click.option("--failed", is_flag=True, help="Only failed replicas.")
 @click.option("--dry-run", is_flag=True, help="Print the shards; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the shards as JSON.")
-@consumer_options
+@consumer_and_broker_options
 def unassign(
-    consumer: ClientSettings, selector: str, *, failed: bool, dry_run: bool, as_json: bool
+    consumer: ClientSettings,
+    connection: ClientSettings,  # noqa: ARG001 - Options that all commands of the group share.
+    selector: str,
+    *,
+    failed: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Remove the primaries and the failed replicas of shards, so that they are assigned again."""
     affected = asyncio.run(

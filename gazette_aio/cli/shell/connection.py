@@ -147,11 +147,6 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_settings(command, broker="connection")
 
 
-def consumer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options to `command`, and pass them as the ClientSettings `consumer`."""
-    return _with_settings(command, consumer="consumer")
-
-
 def consumer_and_broker_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add options to `command`, and pass them as the ClientSettings `consumer` and `connection`."""
     return _with_settings(command, consumer="consumer", broker="connection")
