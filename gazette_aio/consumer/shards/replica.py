@@ -307,6 +307,8 @@ class Replica:
                 hints = await recorder.build_hints()
                 await store_recorded_hints(host.store, self.spec, self.assignment, hints)
             except Exception as error:  # noqa: BLE001 - Earlier hints serve until the next ones.
+                if self.cancelled.is_set():
+                    return  # The replica has cancelled the appends that hints wait for.
                 _logger.warning("hints of shard %s couldn't be recorded: %s", self.id, error)
 
     def _fail(self, error: Exception) -> None:

@@ -14,7 +14,7 @@ from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.recovery import Recovered
 from gazette_aio.consumer.shards.restarts import RestartPolicy, Restarts
 from gazette_aio.message import Publisher
-from gazette_aio.protocol.errors import RecoveryError
+from gazette_aio.protocol.errors import RecoveryError, TransportError
 from tests.consumer.shards.group import (
     KEYS,
     LOCAL,
@@ -286,6 +286,37 @@ async def test_hints_that_cant_be_built_are_built_again_later(client, caplog):
         await eventually(lambda: recorder.builds > 1)
         assert not group.shards.replicas[A].has_failed
     assert f"hints of shard {A} couldn't be recorded: no disk" in caplog.text
+
+
+async def test_hints_that_end_with_the_replica_are_no_failure(client, caplog):
+    building = asyncio.Event()
+
+    class Recorder:
+        recorded_bytes = builds = 0
+
+        def when_committed(self, size, call):
+            pass
+
+        async def build_hints(self):
+            self.builds += 1
+            building.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise TransportError("CANCELLED", "the recorder was cancelled") from None
+
+    recorder = Recorder()
+    async with recovering(client, first_hints_seconds=0) as (group, made):
+        await group.assign()
+        await eventually(lambda: made)
+        made[0].recovered = Recovered(recorder)
+        made[0].tailing.set()
+        made[0].completed.set()
+        await building.wait()
+        await group.unassign()
+        await eventually(lambda: group.application.stores[0].is_destroyed)
+    assert recorder.builds == 1
+    assert "couldn't be recorded" not in caplog.text
 
 
 async def test_the_store_outlives_hints_that_are_being_built(client):
