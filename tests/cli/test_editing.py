@@ -173,7 +173,10 @@ async def test_edit_goes_on_after_the_transactions_that_were_applied(
     assert (done.code, done.err) == (0, "")
     assert done.json["upserts"] == ["topic/one", "topic/three", "topic/two"]
     reason = (tmp_path / "seen.1").read_text().splitlines()[0]
-    assert "2 of 3 changes are applied, through topic/three; 1 aren't, from topic/two on" in reason
+    assert (
+        "2 of 3 changes are applied, through topic/three; not applied: 1, from topic/two on"
+        in reason
+    )
     assert await colors(gazette_client) == ["green", "green", "green"]
     assert (await rates(gazette_client))["topic/one"] == 4096
 

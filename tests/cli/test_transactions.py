@@ -25,20 +25,28 @@ async def topic(gazette_client: Any) -> None:
 @pytest.mark.parametrize(
     ("failing", "error", "account"),
     [
-        (1, REFUSED, "2 of 5 changes are applied, through topic/b; 3 aren't, from topic/c on"),
-        (2, REFUSED, "4 of 5 changes are applied, through topic/d; 1 aren't, from topic/e on"),
+        (
+            1,
+            REFUSED,
+            "2 of 5 changes are applied, through topic/b; not applied: 3, from topic/c on",
+        ),
+        (
+            2,
+            REFUSED,
+            "4 of 5 changes are applied, through topic/d; not applied: 1, from topic/e on",
+        ),
         (
             1,
             LOST,
             (
-                "2 of 5 changes are applied, through topic/b; 2 may be, from topic/c through"
-                " topic/d; 1 aren't, from topic/e on"
+                "2 of 5 changes are applied, through topic/b; unknown: 2, from topic/c through"
+                " topic/d; not applied: 1, from topic/e on"
             ),
         ),
         (
             2,
             LOST,
-            "4 of 5 changes are applied, through topic/d; 1 may be, from topic/e through topic/e",
+            "4 of 5 changes are applied, through topic/d; unknown: 1, from topic/e through topic/e",
         ),
     ],
 )
@@ -85,7 +93,7 @@ async def test_apply_says_what_was_applied(
     assert (done.code, done.out) == (1, b"")
     assert done.err.startswith("gazette-aio: a journal exists already, or was changed")
     assert done.err.endswith(
-        "2 of 5 changes are applied, through topic/b; 3 aren't, from topic/c on\n"
+        "2 of 5 changes are applied, through topic/b; not applied: 3, from topic/c on\n"
     )
     journals = (await gazette_client.list()).journals
     colors = {item.spec.name: pb.value_of(item.spec.labels, "color") for item in journals}

@@ -79,9 +79,9 @@ class Transactions:
         left = self._changes[applied:]
         if not isinstance(error, StatusError | pb.ValidationError):
             # A request without an answer may have had its effect.
-            text += f"; {len(part)} may be, from {name_of(part[0])} through {name_of(part[-1])}"
+            text += f"; unknown: {len(part)}, from {name_of(part[0])} through {name_of(part[-1])}"
             left = left[len(part) :]
-        return f"{text}; {len(left)} aren't, from {name_of(left[0])} on" if left else text
+        return f"{text}; not applied: {len(left)}, from {name_of(left[0])} on" if left else text
 
     def _part(self) -> Sequence[Change]:
         return self._changes[self._applied : self._applied + self._size]
