@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.envelopes.envelope import Envelope
     from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
+    from gazette_aio.message.envelopes.uniform_run import ProducerRun
     from gazette_aio.message.framing import Decoder
 
 RUN_LIMIT = 1024
@@ -35,7 +36,7 @@ class JournalSplitter:
         self._rest: Frames | None = None  # Of the run cut off last, what isn't built yet.
         self._failed: FramingError | None = None  # Raised by the next call.
         self._ended = False
-        self._singly = RUN_LIMIT  # Messages to build before a UniformRun is tried again.
+        self._singly = RUN_LIMIT  # Messages to build before a ProducerRun is tried again.
 
     @property
     def journal(self) -> str:
@@ -77,7 +78,7 @@ class JournalSplitter:
     def next_run(self) -> Sequence[Envelope[Any]]:
         """Return the next envelopes, in the order of the journal; empty if more content is needed.
 
-        They're a list or a UniformRun.
+        They're a list or a ProducerRun.
 
         Raises:
             FramingError: Bytes from `begin` to `end` of the error were skipped. If its kind is
@@ -90,12 +91,16 @@ class JournalSplitter:
         if frames is None:
             return []
         if len(frames.ends) >= UNIFORM_RUN:
-            run = self._builder.uniform_run(frames)
+            builder = self._builder
+            run: ProducerRun | None = builder.uniform_run(frames)
+            uniform = 0 if run is None else len(run)
+            if uniform < len(frames.ends):
+                run = builder.transactions_run(frames, uniform) or run
             if run is not None:
                 self._singly = UNIFORM_RUN
                 self._keep_rest(frames, len(run))
                 return run
-            # Uniform messages may follow soon, unless they don't for a while.
+            # Such messages may follow soon, unless they don't for a while.
             if self._singly < len(frames.ends):
                 self._keep_rest(frames, self._singly)
                 frames = frames.slice(0, self._singly)

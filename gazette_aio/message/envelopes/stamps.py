@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import struct
 from binascii import unhexlify
+from itertools import takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gazette_aio.message.adapters.base import Adapter, FrameUUIDAdapter, PlacedAdapter, UUIDPlace
 from gazette_aio.message.envelopes.envelope import Envelope
-from gazette_aio.message.envelopes.uniform_run import Stamp, UniformRun
+from gazette_aio.message.envelopes.uniform_run import Stamp, TransactionsRun, UniformRun
 from gazette_aio.message.uuid import (
+    ACK_TXN,
+    CONTINUE_TXN,
     Flags,
     ProducerID,
     get_clock,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_TAILS = 4096
 UNIFORM_RUN = 32
-"""Messages that a UniformRun has at least, or one less."""
+"""Messages that a run of one producer has at least, or one less."""
 
 _Tail = tuple[int, Flags, ProducerID]
 _unpack_low = struct.Struct(">I").unpack
@@ -84,6 +87,8 @@ class EnvelopeBuilder:
             else None
         )
         self._tails: dict[bytes, _Tail] = {}
+        # Those of messages of transactions, by producer.
+        self._transactional: dict[ProducerID, dict[bytes, _Tail]] = {}
         # Of the place: where the low 32 bits of the timestamp begin, and the tail behind them.
         # Without a place there are no tails, so that none is found.
         place = self._place or UUIDPlace(b"", b"", text=False)
@@ -122,8 +127,39 @@ class EnvelopeBuilder:
         high, flags, producer = known
         if len(lows) < len(payloads):
             frames = frames.slice(0, len(lows))
-        stamp = Stamp(self.journal, self._origin, flags, producer)
-        return UniformRun(stamp, frames, [low << 4 | high for low in lows])
+        stamp = Stamp(self.journal, self._origin, producer)
+        return UniformRun(stamp, flags, frames, [low << 4 | high for low in lows])
+
+    def transactions_run(self, frames: Frames, known: int = 0) -> TransactionsRun | None:
+        """Return the first messages of frames as transactions of one producer, or None.
+
+        The run ends with the last acknowledgement before a message of another producer, one outside
+        of transactions, or one whose UUID isn't known. There's none if too few belong to it.
+
+        Args:
+            frames: At least one frame.
+            known: Number of the first messages that don't end a transaction: the run is longer.
+        """
+        payloads = frames.payloads
+        first = self._tails.get(self._tail_of(payloads[0]))
+        if first is None or not self._prefix:
+            return None
+        producer = first[2]
+        find = self._transactional.get(producer, {}).get
+        # Hot: where runs of producers take turns, this ends the search.
+        if known and find(self._tail_of(payloads[known])) is None:
+            return None
+        kinds = list(takewhile(bool, map(find, map(self._tail_of, payloads))))
+        flags = [kind[1] for kind in kinds if kind]
+        if ACK_TXN not in flags:
+            return None
+        end = len(flags) - flags[::-1].index(ACK_TXN)
+        lows = self._read_lows(self._cut_lows(payloads[:end])) if end >= UNIFORM_RUN else None
+        if lows is None or len(lows) < end:
+            return None
+        clocks = [low << 4 | kind[0] for low, kind in zip(lows, kinds, strict=False) if kind]
+        stamp = Stamp(self.journal, self._origin, producer)
+        return TransactionsRun(stamp, flags[:end], frames.slice(0, end), clocks)
 
     def _cut_lows(self, payloads: list[bytes], tail: bytes = b"") -> list[bytes]:
         """Return the low bits of the first payloads that have the prefix, and `tail` if given."""
@@ -246,8 +282,11 @@ class EnvelopeBuilder:
         if uuid.int and is_time_uuid(uuid):
             if len(self._tails) >= _MAX_TAILS:
                 self._tails.clear()
+                self._transactional.clear()
             clock = get_clock(uuid)
             high = clock & ~(0xFFFFFFFF << 4)
             tail = payload[self._tail_at : self._tail_end]
-            self._tails[tail] = high, get_flags(uuid), get_producer_id(uuid)
+            known = self._tails[tail] = high, get_flags(uuid), get_producer_id(uuid)
+            if known[1] in {CONTINUE_TXN, ACK_TXN}:
+                self._transactional.setdefault(known[2], {})[tail] = known
         return uuid

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
-from gazette_aio.message.envelopes.uniform_run import JoinedRuns, UniformRun
+from gazette_aio.message.envelopes.uniform_run import JoinedRuns, ProducerRun
 from gazette_aio.message.uuid import ACK_TXN
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ class EnvelopeDecoder(Generic[T]):
                 at += last - first
             return None
         start, skip_acks = self._start_clock, self._skip_acks
-        if isinstance(envelopes, UniformRun) and envelopes.stamp.flags != ACK_TXN and not start:
+        if (
+            isinstance(envelopes, ProducerRun)
+            and not start
+            and (skip_acks or not envelopes.has_acks)
+        ):
             return envelopes.decode(begin, end, self.adapter.decode, ready.extend)
         run = envelopes[begin:end]
         if start:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
+from gazette_aio.message.envelopes.uniform_run import offset_at
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.decoding import EnvelopeDecoder
 from gazette_aio.message.reading.options import start_clock
@@ -274,7 +275,8 @@ class EnvelopeEngine(Generic[T]):
         following = self.ready[0].begin
         # The first one looked at is it, unless later messages were left out.
         last = self._decoded - len(self.ready)
-        return next(at for at in range(last, self._settled - 1, -1) if taken[at].begin == following)
+        indices = range(last, self._settled - 1, -1)
+        return next(at for at in indices if offset_at(taken, at) == following)
 
     def _take_commit(self, sequencer: Sequencer) -> bool:
         """Take committed messages, maybe none; return False if replayed content is needed."""
@@ -301,7 +303,11 @@ class EnvelopeEngine(Generic[T]):
                 self._skip(error)
                 return error.kind != "unexpected_eof"
             return True
-        self._run = run if self._sequencer is None else self._sequencer.queue_run(run)
+        sequencer = self._sequencer
+        if sequencer is not None:
+            self._run = sequencer.queue_run(run, transactions=self._transactions)
+        else:
+            self._run = run
         return bool(run)
 
     def _decode(self, taken: Sequence[Envelope[Any]]) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.message.sequencing.producer import Producer
-from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, unseen
+from gazette_aio.message.sequencing.rules import ACK, CONTINUE, EVICTED, OUTSIDE, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.envelopes.uniform_run import TransactionsRun
     from gazette_aio.message.sequencing.ring import Ring
     from gazette_aio.message.uuid import ProducerID
 
@@ -30,7 +31,7 @@ class CommitRun:
     """End of the ring's window after the run."""
     low: int
     """Begin of that window."""
-    rows: list[Envelope[Any]] = field(default_factory=list["Envelope[Any]"])
+    rows: Sequence[Envelope[Any]]
     """Committed messages, in order."""
     producers: dict[ProducerID, Producer] = field(default_factory=dict["ProducerID", Producer])
     """Producers of the run, in their state after it."""
@@ -60,8 +61,9 @@ def look_ahead(
     """
     most_flags = ACK if transactions else OUTSIDE
     capacity, high, low = ring.capacity, ring.high, ring.low
-    run = CommitRun(envelopes, start, start, high, low)
-    copies, rows = run.producers, run.rows
+    rows: list[Envelope[Any]] = []
+    run = CommitRun(envelopes, start, start, high, low, rows)
+    copies = run.producers
     find = copies.get
     index = start
     for envelope in envelopes[start:]:
@@ -110,3 +112,26 @@ def look_ahead(
         index += 1
     run.end, run.high, run.low = index, high, low
     return run
+
+
+def whole_run(run: TransactionsRun, known: Producer | None, ring: Ring) -> CommitRun | None:
+    """Return the commits of a run whose messages all commit in its order; None if any may not.
+
+    Args:
+        run: Messages of the producer.
+        known: The producer, if it's known.
+        ring: The ring before the run.
+    """
+    first, size = run.clocks[0], len(run)
+    journal, _, producer = run.stamp
+    state = Producer(journal, producer, unseen(first)) if known is None else known.copy()
+    high = ring.high + size
+    low = max(ring.low, high - ring.capacity)
+    # All clocks that are done or pending are at most `max`.
+    if not first or first <= state.max or not run.is_rising or low > ring.high:
+        return None
+    if state.pending(low) is EVICTED:
+        return None
+    rows = state.take_before(run)
+    state.close(run.clocks[-1])
+    return CommitRun(run, 0, size, high, low, rows, {producer: state})

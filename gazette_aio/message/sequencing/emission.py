@@ -166,7 +166,7 @@ class RunEmission:
         """Return whether the state of a producer is needed until the run ends."""
         return producer.journal == self.journal and producer.producer in self._run.producers
 
-    def take(self) -> list[Envelope[Any]]:
+    def take(self) -> Sequence[Envelope[Any]]:
         """Return the messages of all commits."""
         return self._run.rows
 

@@ -81,14 +81,19 @@ class Producer(LiveBounds):
 
     def take(self, last: Envelope[Any]) -> Sequence[Envelope[Any]]:
         """Remove the pending messages, and return them, followed by `last`."""
-        parts, span = self.parts, self.span
+        if self.parts:
+            return self.take_before([last])
+        span = self.span
         self.drop()
         span.append(last)
-        if not parts:
-            return span
-        return JoinedRuns(
-            [*(part.run if isinstance(part, PendingRun) else part for part in parts), span]
-        )
+        return span
+
+    def take_before(self, last: Sequence[Envelope[Any]]) -> Sequence[Envelope[Any]]:
+        """Remove the pending messages, and return them, followed by those of `last`."""
+        runs = [part.run if isinstance(part, PendingRun) else part for part in self.parts]
+        joined = [*runs, self.span, last] if self.span else [*runs, last]
+        self.drop()
+        return JoinedRuns(joined) if len(joined) > 1 else last
 
     def drop(self) -> None:
         """Remove the pending messages."""

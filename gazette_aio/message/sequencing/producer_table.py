@@ -114,7 +114,7 @@ class ProducerTable:
     def extend(self, run: UniformRun) -> bool:
         """Queue a run if it extends or begins a transaction as a whole; return whether it does."""
         stamp, first = run.stamp, run.clocks[0]
-        if stamp.flags != CONTINUE or not first or not run.is_rising:
+        if run.flags != CONTINUE or not first or not run.is_rising:
             return False
         producers = self.of(stamp.journal)
         state = producers.get(stamp.producer)

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from gazette_aio.message.envelopes.uniform_run import UniformRun
+from gazette_aio.message.envelopes.uniform_run import ProducerRun, TransactionsRun, UniformRun
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
-from gazette_aio.message.sequencing.commit_run import look_ahead
+from gazette_aio.message.sequencing.commit_run import look_ahead, whole_run
 from gazette_aio.message.sequencing.emission import Emission, RunEmission
 from gazette_aio.message.sequencing.producer import as_nanoseconds
 from gazette_aio.message.sequencing.producer_table import ProducerTable
@@ -173,24 +173,39 @@ class Sequencer:
                 table.add_batch(size)
         return index
 
-    def queue_run(self, run: Sequence[Envelope[Any]]) -> Sequence[Envelope[Any]]:
-        """Queue a UniformRun if it's pending as a whole: part of one transaction, and new.
+    def queue_run(
+        self, run: Sequence[Envelope[Any]], *, transactions: bool = True
+    ) -> Sequence[Envelope[Any]]:
+        """Queue a run of one producer if each of its messages is new, and pending or committed.
 
-        The outcome is the same as if its messages were queued by `queue_commits()`.
+        That's a UniformRun of one transaction, or a TransactionsRun. The outcome is the same as if
+        its messages were queued by `queue_commits()`.
+
+        Args:
+            run: Messages of one journal, in the order they were read.
+            transactions: Whether several transactions are dequeued together.
 
         Returns:
-            Messages that remain to be queued by `queue_commits()`: none, or all.
+            Messages that remain to be queued by `queue_commits()`: none, or all. There are commits
+            to dequeue if `emitting` is set.
 
         Raises:
             SequencerStateError: A commit wasn't fully dequeued.
         """
         self._require_dequeued()
-        if not isinstance(run, UniformRun):
+        if not isinstance(run, ProducerRun):
             return run
-        if not self._table.extend(run):
-            return run[:]
-        self._table.add_batch(run.end - run.begin)
-        return ()
+        if isinstance(run, UniformRun) and self._table.extend(run):
+            self._table.add_batch(run.end - run.begin)
+            return ()
+        if isinstance(run, TransactionsRun) and transactions:
+            producers = self._table.of(run.stamp.journal)
+            commits = whole_run(run, producers.get(run.stamp.producer), self._ring)
+            if commits is not None:
+                self._emission = RunEmission(self._table, commits)
+                self._emission.size = run.end - run.begin
+                return ()
+        return run[:]
 
     def _require_dequeued(self) -> None:
         if self._emission is not None:

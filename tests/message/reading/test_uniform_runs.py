@@ -1,4 +1,4 @@
-"""Messages that are read in uniform runs are the messages that are read one by one."""
+"""Messages that are read in runs of a producer are the messages that are read one by one."""
 
 # pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportOptionalMemberAccess=false
@@ -30,7 +30,13 @@ from gazette_aio.message import (
 from gazette_aio.message.envelopes import splitter
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT
 from gazette_aio.message.envelopes.stamps import UNIFORM_RUN, EnvelopeBuilder
-from gazette_aio.message.envelopes.uniform_run import JoinedRuns, UniformRun, bytes_between
+from gazette_aio.message.envelopes.uniform_run import (
+    JoinedRuns,
+    TransactionsRun,
+    UniformRun,
+    bytes_between,
+    offset_at,
+)
 from gazette_aio.message.framing import Frames
 from gazette_aio.message.reading.envelopes import EnvelopeEngine
 from gazette_aio.message.reading.flow import Deliver, NeedContent, NeedReplay, Stop, Work
@@ -87,6 +93,12 @@ def random_lines(rng):
         if rng.random() < 0.7:
             clocks[producer] += step
             lines.append(line(0, clocks[producer], ACK_TXN, producer))
+        for _ in range(rng.choice((0, 0, 20, 60))):
+            for flags in (*[CONTINUE_TXN] * rng.randrange(4), ACK_TXN):
+                clocks[producer] += step
+                lines.append(line(len(lines), clocks[producer], flags, producer))
+            if rng.random() < odd / 3:
+                lines.append(odd_line(rng, lines, clocks[producer] + step, producer))
     return lines
 
 
@@ -234,6 +246,104 @@ def test_a_transaction_is_read_in_runs(size):
     assert [row.clock for row in sequencer.take()] == [*clocks, clocks[-1] + 160]
 
 
+def small_transactions(count, start=0, size=3):
+    """Lines of transactions of `size` messages each."""
+    clocks = [START + 160 * at for at in range(start, start + count * (size + 1))]
+    return [
+        line(at, clock, ACK_TXN if at % (size + 1) == size else CONTINUE_TXN)
+        for at, clock in enumerate(clocks)
+    ]
+
+
+def test_small_transactions_are_read_in_runs():
+    lines = small_transactions(100)
+    engine = EnvelopeEngine(None, {}, explain=lambda error: error)
+    reading = Reading(engine, b"", adapter=ADAPTER)
+    content = engine.begin(reading.source.format, 0)
+    content.feed(b"".join(lines[:40]), 0)
+    assert len(content.next_run()) == 40  # UUIDs are learned from these.
+    content.feed(b"".join([*lines[40:], line(0, START)]), len(b"".join(lines[:40])))
+    run = content.next_run()
+    assert isinstance(run, TransactionsRun)
+    assert run.end == len(b"".join(lines))
+    assert len(run) == 360
+    assert run[-1].flags == ACK_TXN
+    assert len(content.next_run()) == 1
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_runs_of_transactions_commit_at_once(is_pending):
+    builder = EnvelopeBuilder("a/j", ADAPTER)
+    lines = small_transactions(20)
+    ends = list(accumulate(map(len, lines)))
+    frames = Frames(0, [each[:-1] for each in lines], ends)
+    rows, _ = builder.build(frames)
+    sequencer = Sequencer(buffer=80)
+    cut = 2 if is_pending else 0
+    sequencer.queue_commits(rows[:cut])
+    run = builder.transactions_run(frames.slice(cut))
+    assert sequencer.queue_run(run) == ()
+    taken = sequencer.take()
+    assert list(taken) == rows
+    assert [offset_at(taken, at) for at in range(80)] == [0, *ends[:-1]]
+    assert [offset_at(rows, at) for at in range(80)] == [0, *ends[:-1]]
+    sequencer.settle(32)
+    partly = sequencer.checkpoint()
+    sequencer.settle(80)
+    assert sequencer.queue_run(run) == list(run)  # Each is a duplicate.
+    resumed = Sequencer.from_checkpoint(partly)
+    first = next(at for at, row in enumerate(rows) if row.end > partly.offsets["a/j"])
+    got = []
+    while first < len(rows):
+        first = resumed.queue_commits(rows, first)
+        if resumed.emitting:
+            got += resumed.take()
+            resumed.settle(len(resumed.take()))
+    assert got == rows[32:]
+
+
+@pytest.mark.parametrize("ring", [1, 79, 81])
+def test_runs_of_transactions_that_outgrow_the_ring_do_not_commit_at_once(ring):
+    builder = EnvelopeBuilder("a/j", ADAPTER)
+    lines = small_transactions(20)
+    frames = Frames(0, [each[:-1] for each in lines], list(accumulate(map(len, lines))))
+    rows, _ = builder.build(frames)
+    run = builder.transactions_run(frames.slice(2))
+    sequencer = Sequencer(buffer=ring)
+    sequencer.queue_commits(rows[:2])
+    assert (sequencer.queue_run(run) == ()) == (ring == 81)
+    assert sequencer.queue_run(run, transactions=False) == run[:] if ring < 81 else True
+
+
+def test_runs_of_transactions_end_before_other_messages():
+    builder = EnvelopeBuilder("a/j", ADAPTER)
+    usual = [each[:55] for each in small_transactions(30)]
+    frames = frames_of(usual)
+    assert builder.transactions_run(frames) is None  # No UUID is known.
+    builder.build(frames)
+    assert len(builder.transactions_run(frames)) == 120
+    assert len(builder.transactions_run(frames_of(usual[:-1]))) == 116
+    assert len(builder.transactions_run(frames_of(usual[1:]))) == 119
+    others = [line(0, START, CONTINUE_TXN, B)[:55], line(0, START, OUTSIDE_TXN)[:55]]
+    builder.build(frames_of(others))
+    unknown = line(0, START, CONTINUE_TXN, ProducerID(b"\x01CCCCC"))[:55]
+    for odd in (*others, unknown, b"{}"):
+        for at, end in ((50, 48), (52, 52), (UNIFORM_RUN, UNIFORM_RUN), (31, 0), (1, 0), (0, 0)):
+            run = builder.transactions_run(frames_of([*usual[:at], odd, *usual[at:]]))
+            assert (0 if run is None else len(run)) == end
+            assert run is None or list(run) == builder.build(frames.slice(0, end))[0]
+    bad_digit = usual[50][:20] + b"g" + usual[50][21:]
+    assert builder.transactions_run(frames_of([*usual[:50], bad_digit, *usual[51:]])) is None
+    bad_prefix = b"[" + usual[50][1:]
+    assert builder.transactions_run(frames_of([*usual[:50], bad_prefix, *usual[51:]])) is None
+    pending = [line(at, START + 160 * at)[:55] for at in range(100)]
+    assert builder.transactions_run(frames_of(pending)) is None  # None is committed.
+
+
+def frames_of(lines):
+    return Frames(0, lines, list(accumulate(map(len, lines))))
+
+
 @settings(max_examples=100)
 @given(seed=st.integers(0, 2**32))
 def test_runs_leave_the_ring_message_by_message(seed):
@@ -326,7 +436,7 @@ def test_what_only_looks_like_uniform_messages_is_not():
 
 def read_run(builder, lines):
     """Return how many lines are read as a run, which must be those that are built one by one."""
-    frames = Frames(0, lines, list(accumulate(map(len, lines))))
+    frames = frames_of(lines)
     run = builder.uniform_run(frames)
     if run is None:
         return 0
@@ -351,12 +461,17 @@ class Refusing:
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), StopIteration("odd"), KeyError("odd")])
-def test_any_error_of_an_adapter_is_told_with_its_place(error):
-    lines = [line(index, START + 160 * index) for index in range(100)]
+@pytest.mark.parametrize("ack_at", [(), range(3, 60, 4)])
+def test_any_error_of_an_adapter_is_told_with_its_place(error, ack_at):
+    lines = [
+        line(index, START + 160 * index, ACK_TXN if index in ack_at else CONTINUE_TXN)
+        for index in range(100)
+    ]
     content = b"".join([*lines, line(0, START + 160 * 100, ACK_TXN)])
     outcomes, _ = read(content, Refusing(error), skip_acks=True)
-    assert [each[-1] for each in messages(outcomes)] == [*range(40), *range(41, 100)]
-    begin, end, kind, text = outcomes[40]
+    want = [index for index in range(100) if index not in ack_at and index != 40]
+    assert [each[-1] for each in messages(outcomes)] == want
+    begin, end, kind, text = next(each for each in outcomes if len(each) == 4)
     assert (begin, end, kind) == (len(b"".join(lines[:40])), len(b"".join(lines[:41])), "decode")
     assert text == f"a/j at offset {begin}: {error}"
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_aio.message import Envelope, Flags, Sequencer, SequencerCheckpoint
-from gazette_aio.message.envelopes.uniform_run import Stamp, UniformRun
+from gazette_aio.message.envelopes.uniform_run import Stamp, TransactionsRun, UniformRun
 from gazette_aio.message.framing import Frames
 from gazette_aio.message.ranges.committed import (
     RangeState,
@@ -28,7 +28,7 @@ from gazette_aio.message.ranges.committed import (
     summarize,
 )
 from gazette_aio.message.ranges.transfer import transfer_of
-from gazette_aio.message.sequencing.rules import ACK, OUTSIDE, unseen
+from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, unseen
 from tests.message.ranges.readers import (
     cut,
     deliver_entering,
@@ -214,12 +214,43 @@ class ByUniformRuns(ByBatches):
         return super().queue(sequencer, batch, rows, index, reference)
 
 
+class ByTransactionsRuns(ByUniformRuns):
+    """Queues transactions of one producer as a TransactionsRun, where it can, or a UniformRun."""
+
+    def queue(self, sequencer, batch, rows, index, reference):
+        first, end = batch[index], index
+        for at in range(index, len(batch)):
+            row = batch[at]
+            if at > index and row.begin != batch[at - 1].end:
+                break
+            if row.producer != first.producer or row.flags not in (CONTINUE, ACK):
+                break
+            if row.flags == ACK:
+                end = at + 1
+        if end > index:
+            run = transactions_run(batch[index:end])
+            assert list(run) == batch[index:end]
+            assert [run.offset_at(at) for at in range(len(run))] == [row.begin for row in run]
+            if not sequencer.queue_run(run, transactions=self.transactions):
+                assert self.transactions
+                return end
+        return super().queue(sequencer, batch, rows, index, reference)
+
+
+def transactions_run(rows):
+    """Return a TransactionsRun of envelopes."""
+    first = rows[0]
+    stamp = Stamp(first.journal, first.origin, first.producer)
+    frames = Frames(first.begin, [row.message for row in rows], [row.end for row in rows])
+    return TransactionsRun(stamp, [row.flags for row in rows], frames, [row.clock for row in rows])
+
+
 def uniform_run(rows):
     """Return a UniformRun of envelopes."""
     first = rows[0]
-    stamp = Stamp(first.journal, first.origin, first.flags, first.producer)
+    stamp = Stamp(first.journal, first.origin, first.producer)
     frames = Frames(first.begin, [row.message for row in rows], [row.end for row in rows])
-    return UniformRun(stamp, frames, [row.clock for row in rows])
+    return UniformRun(stamp, first.flags, frames, [row.clock for row in rows])
 
 
 def sequencer_agrees(way, rng, count):
@@ -519,6 +550,10 @@ WAYS = {
     "uniform runs": partial(sequencer_agrees, ByUniformRuns(transactions=True)),
     "uniform runs of single transactions": partial(
         sequencer_agrees, ByUniformRuns(transactions=False)
+    ),
+    "runs of transactions": partial(sequencer_agrees, ByTransactionsRuns(transactions=True)),
+    "runs of transactions, one by one": partial(
+        sequencer_agrees, ByTransactionsRuns(transactions=False)
     ),
     "rewinding": rewinding_agrees,
     **{f"columns, {tier}": partial(columns_agree, tier=tier) for tier in TIERS},
