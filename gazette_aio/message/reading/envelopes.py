@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
@@ -273,10 +274,11 @@ class EnvelopeEngine(Generic[T]):
         if not self.ready:
             return self._decoded
         following = self.ready[0].begin
-        # The first one looked at is it, unless later messages were left out.
-        last = self._decoded - len(self.ready)
-        indices = range(last, self._settled - 1, -1)
-        return next(at for at in indices if offset_at(taken, at) == following)
+        # It's one of these, and the last unless later messages were left out. It's near the first
+        # if each delivered message is settled at once.
+        indices = range(self._settled, self._decoded - len(self.ready) + 1)
+        both_ends = chain.from_iterable(zip(reversed(indices), indices, strict=True))
+        return next(at for at in both_ends if offset_at(taken, at) == following)
 
     def _take_commit(self, sequencer: Sequencer) -> bool:
         """Take committed messages, maybe none; return False if replayed content is needed."""
