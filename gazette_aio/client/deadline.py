@@ -73,6 +73,8 @@ class Deadline:
 
     def note(self, error: BaseException | None) -> None:
         """Note the latest failure that is being retried, or None after a success."""
+        if isinstance(error, pb.OperationTimeoutError):
+            error = error.last_error  # That an attempt takes as long is what this deadline tells.
         if self.seconds is not None:
             # A copy: with its traceback, the error would refer to itself by this deadline.
             self.last_error = copy.copy(error)
