@@ -114,7 +114,7 @@ class UnappendedWriter(GazetteWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:  # type: ignore[override]
         """Do all that's to be done with the rows of a task before they're appended."""
-        with mock.patch.object(publishing, "JournalAppends", _NoAppends):
+        with mock.patch.object(publishing, "TaskAppends", _NoAppends):
             return super().write(iterator)
 
 
