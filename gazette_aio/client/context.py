@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.append_memory import AppendMemory
 from gazette_aio.client.auth import Auth, authorizer
 from gazette_aio.client.deadline import Deadline, checked_timeout
 from gazette_aio.client.fragments.source import FragmentSource
@@ -127,6 +128,8 @@ class ClientContext:
         """Lists of journals that were entered."""
         self.append_services: weakref.WeakSet[Reporting[AppendStatus]] = weakref.WeakSet()
         """Services that append in the background."""
+        self.append_memory: AppendMemory = AppendMemory()
+        """Memory that pending appends share."""
 
     def deadline(
         self, operation: str, timeout: float | None, *, journal: str = "", doubt: str = ""

@@ -256,6 +256,7 @@ async def test_a_service_waits_for_its_files(
             written.wait(10)
 
     files = SpoolFiles(monkeypatch, slow)
+    stalled_client.context.append_memory.free_bytes = 0
     stalled.journals.gate.clear()
     service = AppendService(stalled_client, drain_timeout=0)
     async with service.append(JOURNAL) as append:

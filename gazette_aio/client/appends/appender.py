@@ -12,7 +12,7 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Scope
 from gazette_aio.aio.task import call_from_anywhere
-from gazette_aio.client.appends.content_buffer import require_bytes
+from gazette_aio.client.appends.content_buffer import chunks, require_bytes
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.rpc.stub import without_header
@@ -21,7 +21,7 @@ from gazette_aio.protocol.status_errors import status_error
 from gazette_aio.protocol.varint import encode_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.rpc.stub import AppendCall
@@ -117,13 +117,26 @@ class Appender(Scope):
         Cancellation: poisons — the append is rolled back.
         """
         require_bytes(data)
-        if not data:
-            return  # Wire: an empty message means to commit.
-        view = memoryview(data).cast("B")
+        if data:
+            await self.write_pieces((memoryview(data).cast("B"),))
+
+    async def write_pieces(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Send pieces of content, as `write()` sends them joined.
+
+        Raises:
+            GazetteError: As `write()`.
+
+        Cancellation: poisons — the append is rolled back.
+        """
         call = await self._open()
-        starts = range(0, len(view), CHUNK_BYTES)
-        await self._send(call, (_encode_chunk(view[at : at + CHUNK_BYTES]) for at in starts))
-        self._sent_bytes += len(view)
+        await self._send(call, self._messages(pieces))
+
+    def _messages(self, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+        # Wire: there's no chunk without content, which would mean to commit.
+        for chunk in chunks(pieces, CHUNK_BYTES):
+            size = sum(map(len, chunk))
+            self._sent_bytes += size
+            yield b"".join((_CONTENT_TAG, encode_varint(size), *chunk))
 
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without earlier writes it's an append of no bytes.
@@ -274,10 +287,6 @@ class Appender(Scope):
 
     def __repr__(self) -> str:
         return f"<Appender of {self._request.journal!r}, {self._state.value}>"
-
-
-def _encode_chunk(content: memoryview) -> bytes:
-    return b"".join((_CONTENT_TAG, encode_varint(len(content)), content))
 
 
 def _check_length(commit: pb.Fragment, expected: int) -> None:

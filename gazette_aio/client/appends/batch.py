@@ -23,6 +23,7 @@ from gazette_aio.client.appends.content_buffer import ContentBuffer
 from gazette_aio.client.appends.futures import AsyncOperation
 
 if TYPE_CHECKING:
+    from gazette_aio.client.append_memory import AppendMemory
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.tracing import Span
@@ -39,6 +40,7 @@ class Batch:
         cutoff_bytes: Length beyond which the batch takes no further holders.
         is_plain: Whether the request names a journal and nothing else.
         deadline: Bound of each wait for the batch, or None.
+        memory: Memory that pending appends share.
     """
 
     __slots__ = (
@@ -61,7 +63,8 @@ class Batch:
         cutoff_bytes: int,
         *,
         is_plain: bool,
-        deadline: Deadline | None = None,
+        deadline: Deadline | None,
+        memory: AppendMemory,
     ) -> None:
         if not is_plain:
             copy = pb.AppendRequest()
@@ -71,7 +74,7 @@ class Batch:
         self.dependencies: Dependencies = dependencies
         self.is_plain: bool = is_plain
         self.deadline: Deadline | None = deadline
-        self.buffer: ContentBuffer = ContentBuffer(cutoff_bytes)
+        self.buffer: ContentBuffer = ContentBuffer(cutoff_bytes, memory)
         self.kept: int = 0
         """Number of holders whose content is kept."""
         self.operation: AsyncOperation = AsyncOperation()
@@ -95,10 +98,12 @@ class Chain:
     Args:
         cutoff_bytes: Length beyond which a batch takes no further holders.
         deadline: Bound of each wait for a batch, or None.
+        memory: Memory that pending appends share.
     """
 
-    def __init__(self, cutoff_bytes: int, deadline: Deadline | None = None) -> None:
+    def __init__(self, cutoff_bytes: int, deadline: Deadline | None, memory: AppendMemory) -> None:
         self.deadline = deadline
+        self._memory = memory
         self.cutoff_bytes = cutoff_bytes
         self.batches: deque[Batch] = deque()
         self.open: Batch | None = None
@@ -130,6 +135,7 @@ class Chain:
                 self.cutoff_bytes,
                 is_plain=is_plain,
                 deadline=self.deadline,
+                memory=self._memory,
             )
             self.batches.append(batch)
         return batch
@@ -157,6 +163,7 @@ class Chain:
         if batch is self.open:
             self.open = None
         batch.response = response
+        batch.buffer.discard()
         # Handles may outlive the batch. They need neither its content nor its dependencies.
         batch.buffer = ContentBuffer()
         batch.dependencies = NO_DEPENDENCIES

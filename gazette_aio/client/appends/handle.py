@@ -99,7 +99,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         return size
 
     async def drain(self) -> None:
-        """Move written content to the spool file, if there's a lot, before writing more.
+        """Move written content to the spool file, if memory is used up, before writing more.
 
         Raises:
             RuntimeError: The append was released.

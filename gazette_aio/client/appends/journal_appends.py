@@ -20,7 +20,6 @@ from gazette_aio.client.appends.journal_errors import failed_dependency
 from gazette_aio.client.appends.once import set_commit
 from gazette_aio.client.appends.spool import Spool
 from gazette_aio.client.attempts import Attempts
-from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:
@@ -84,7 +83,8 @@ class JournalAppends:
         """The request without preconditions."""
         self.deadline: Deadline | None = settings.deadline(journal)
         """Bound of each wait for an append, or None."""
-        self.chain: Chain = Chain(settings.cutoff_bytes, self.deadline)
+        memory = settings.client.context.append_memory
+        self.chain: Chain = Chain(settings.cutoff_bytes, self.deadline, memory)
         self.lock: FIFOBudget = FIFOBudget(1)
         """Held to write to the open batch, and to seal it."""
         self.spools: dict[Batch, Spool] = {}
@@ -148,16 +148,19 @@ class JournalAppends:
             self._forget_if_idle(self)
 
     def spill(self, batch: Batch) -> None:
-        """Begin to move content of `batch` to its file, if there's a lot in memory."""
-        if batch.buffer.tail_bytes >= SPILL_BYTES:
+        """Retain the content of `batch`, or begin to move it to its file, if there's a lot."""
+        buffer = batch.buffer
+        if buffer.tail_bytes >= SPILL_BYTES and not buffer.retain():
             self._spool(batch).spill()
 
     async def move(self, batch: Batch) -> bool:
-        """Move content of `batch` to its file, and return whether little is left in memory.
+        """Retain the content of `batch`, or move it to its file, and return whether that's done.
 
         Cancellation: safe.
         """
-        while batch.buffer.memory_bytes >= SPILL_BYTES and not batch.operation.done():
+        while batch.buffer.unsettled_bytes >= SPILL_BYTES and not batch.operation.done():
+            if batch.buffer.retain():
+                break
             spool = self._spool(batch)
             spool.spill()
             await spool.idle()
@@ -166,7 +169,7 @@ class JournalAppends:
         return True
 
     async def drain(self, batch: Batch) -> None:
-        """Move content of `batch` to its file, and wait while the disk is full.
+        """Retain the content of `batch`, or move it to its file; wait while the disk is full.
 
         Cancellation: safe.
         """
@@ -248,17 +251,19 @@ class JournalAppends:
     async def _write(self, batch: Batch, appender: Appender) -> None:
         # Without a connection, chunks would only be copies of the content.
         await appender.open()
+        buffer = batch.buffer
         spool = self.spools.get(batch)
         if spool is None:
-            for chunk in batch.buffer.pieces(CHUNK_BYTES):
-                await appender.write(chunk)
+            await appender.write_pieces((*buffer.head, *buffer.rest))
             return
+        await appender.write_pieces(buffer.head)
         try:
-            async with contextlib.aclosing(spool.chunks(CHUNK_BYTES)) as chunks:
-                async for chunk in chunks:
-                    await appender.write(chunk)
+            async with contextlib.aclosing(spool.filed()) as pieces:
+                async for piece in pieces:
+                    await appender.write(piece)
         except OSError as error:
             raise pb.StoreError(f"reading a spooled append: {error}") from error
+        await appender.write_pieces(buffer.rest)
 
     def end_left_behind(self) -> None:
         """End the task of a service that was left behind. Called in the event loop."""

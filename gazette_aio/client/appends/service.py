@@ -94,6 +94,9 @@ class AppendService(Owner):
     next attempt appends it again; handles have the range of the last attempt. A request with an
     `offset` prevents that: brokers refuse its second attempt.
 
+    Pending content of a client stays in memory up to 32 MiB. Beyond that, batches of more than
+    256 KiB move to temporary files.
+
     Closing waits for pending appends up to a bound, and cancels the rest.
 
     Args:
@@ -223,7 +226,7 @@ class AppendService(Owner):
                     if isinstance(request, str)
                     else appends.admit(request, awaited, is_plain=False)
                 )
-                if batch.buffer.memory_bytes <= CROWDED_BYTES or await appends.move(batch):
+                if batch.buffer.unsettled_bytes <= CROWDED_BYTES or await appends.move(batch):
                     return AsyncAppend(batch, batch.buffer.length, -1, appends)
             except BaseException:
                 appends.unlock()
@@ -306,7 +309,7 @@ class AppendService(Owner):
         content = checked_bytes(data)
         batch = appends.admit(appends.request, NO_DEPENDENCIES, is_plain=True)
         buffer = batch.buffer
-        if buffer.memory_bytes > CROWDED_BYTES:
+        if buffer.unsettled_bytes > CROWDED_BYTES:
             return None
         begin = buffer.length
         buffer.append(content)

@@ -72,8 +72,8 @@ class Spool:
         if self._io is None:
             self._drop()
 
-    async def chunks(self, size: int) -> AsyncGenerator[bytes | memoryview]:
-        """Yield the content, in chunks of at most `size` bytes. It must not change meanwhile.
+    async def filed(self) -> AsyncGenerator[bytes]:
+        """Yield the content of the file, which must not change meanwhile, after moves have ended.
 
         Cancellation: aborts — the iteration ends, and the content stays.
         """
@@ -82,12 +82,8 @@ class Spool:
         while position < filed:
             wanted = min(_SLICE_BYTES, filed - position)
             read = self._begin(self._read(wanted, position), self._fetched)
-            view = memoryview(await asyncio.shield(read))
-            for begin in range(0, wanted, size):
-                yield view[begin : begin + size]
+            yield await asyncio.shield(read)
             position += wanted
-        for piece in self.buffer.pieces(size):
-            yield piece
 
     def _begin(
         self, use: Coroutine[Any, Any, T], ended: Callable[[asyncio.Task[T]], None]

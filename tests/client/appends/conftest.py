@@ -20,3 +20,9 @@ async def journals(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
 async def service(client: JournalClient) -> AsyncIterator[AppendService]:
     async with AppendService(client, drain_timeout=5) as service:
         yield service
+
+
+@pytest.fixture
+def no_memory(client: JournalClient) -> None:
+    """No batch may retain content: what's long moves to a file."""
+    client.context.append_memory.free_bytes = 0

@@ -494,6 +494,7 @@ async def test_quick_appends(journals: MemoryJournals, service: AppendService) -
     await eventually(lambda: service.status().journals == 0)
 
 
+@pytest.mark.usefixtures("no_memory")
 async def test_quick_appends_make_way(journals: MemoryJournals, service: AppendService) -> None:
     """Without suspension content can't move out of memory, so that there's a limit."""
     piece = bytes(64 << 10)
@@ -509,6 +510,64 @@ async def test_quick_appends_make_way(journals: MemoryJournals, service: AppendS
     assert len(journals.contents[JOURNAL]) == (count + 1) * len(piece) + 7
 
 
+async def test_content_stays_in_memory_as_long_as_some_is_left(
+    journals: MemoryJournals,
+    client: JournalClient,
+    service: AppendService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = SpoolFiles(monkeypatch)
+    memory = client.context.append_memory
+    piece = bytes(range(256)) * 1200
+    memory.free_bytes = 8 * len(piece)
+    journals.failures = [UNAVAILABLE]
+    journals.gate.clear()
+    await write(service, JOURNAL, b"first")
+    await eventually(lambda: journals.begun)
+    for _ in range(6):
+        await write(service, JOURNAL, piece)
+    rolled_back = await service.start_append(JOURNAL)
+    rolled_back.write(piece * 2)
+    await rolled_back.drain()
+    assert memory.free_bytes == 0
+    rolled_back.roll_back(OSError("no"))
+    assert memory.free_bytes == 2 * len(piece)
+
+    # The memory is that of all journals, and of all services of the client.
+    async with AppendService(client) as another:
+        for _ in range(2):
+            await write(another, OTHER, piece)
+        assert (memory.free_bytes, files.calls) == (0, [])
+        await write(another, OTHER, piece)
+        await eventually(lambda: "write" in files.calls)
+        await write(service, JOURNAL, piece)
+        await eventually(lambda: files.calls.count("write") == 2)
+        journals.gate.set()
+        await service.flush()
+    assert journals.contents == {JOURNAL: b"first" + piece * 7, OTHER: piece * 3}
+    assert memory.free_bytes == 8 * len(piece)
+
+
+async def test_failed_appends_need_no_memory(
+    journals: MemoryJournals, client: JournalClient
+) -> None:
+    before = client.context.append_memory.free_bytes
+    async with AppendService(client) as service:
+        journals.gate.clear()
+        await write(service, JOURNAL, bytes(300 << 10))
+        await eventually(lambda: journals.begun)
+        held = await service.start_append(JOURNAL)
+        held.write(bytes(300 << 10))
+        await held.drain()
+        assert client.context.append_memory.free_bytes == before - (600 << 10)
+        service.cancel()
+        await eventually(lambda: not service.status().batches)
+        assert client.context.append_memory.free_bytes == before
+        with contextlib.suppress(pb.TransportError):
+            held.release()
+
+
+@pytest.mark.usefixtures("no_memory")
 async def test_large_content_is_spooled(journals: MemoryJournals, service: AppendService) -> None:
     journals.failures = [UNAVAILABLE]
     journals.gate.clear()
@@ -538,6 +597,7 @@ async def test_large_content_is_spooled(journals: MemoryJournals, service: Appen
     assert journals.contents[JOURNAL] == expected
 
 
+@pytest.mark.usefixtures("no_memory")
 async def test_a_full_disk_only_delays(
     journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,6 +618,7 @@ async def test_a_full_disk_only_delays(
     assert journals.contents[JOURNAL] == b"first" + bytes(1200 << 10) + b"last"
 
 
+@pytest.mark.usefixtures("no_memory")
 async def test_draining_waits_while_the_disk_is_full(
     journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,6 +635,7 @@ async def test_draining_waits_while_the_disk_is_full(
     assert journals.contents[JOURNAL] == bytes(2 << 20)
 
 
+@pytest.mark.usefixtures("no_memory")
 async def test_a_full_disk_does_not_stop_appends(
     journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -733,6 +795,7 @@ async def test_registers_are_not_modified_by_nothing(
     assert journals.contents[JOURNAL] == b"content"
 
 
+@pytest.mark.usefixtures("no_memory")
 @pytest.mark.slow
 async def test_a_full_disk_does_not_split_a_journal(
     journals: MemoryJournals,

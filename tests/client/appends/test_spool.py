@@ -19,7 +19,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import AppendService, JournalClient
 from gazette_aio.client.appends import content_buffer, journal_appends, spool
-from gazette_aio.client.appends.content_buffer import SPILL_BYTES, ContentBuffer
+from gazette_aio.client.appends.content_buffer import SPILL_BYTES, ContentBuffer, chunks
 from gazette_aio.client.appends.spool import Spool
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.appends.spool_files import SpoolFiles, full_disk, unlimited
@@ -45,7 +45,8 @@ class Disk(SpoolFiles):
 
 
 async def whole(spooled: Spool) -> bytes:
-    return b"".join([bytes(chunk) async for chunk in spooled.chunks(1000)])
+    filed = [piece async for piece in spooled.filed()]
+    return b"".join((*spooled.buffer.head, *filed, *spooled.buffer.rest))
 
 
 @functools.cache
@@ -63,7 +64,7 @@ async def test_a_disk_which_becomes_full_and_is_not_later(monkeypatch: pytest.Mo
     spooled.spill()
     await spooled.idle()
     # What got there is there, and the rest is kept.
-    assert (buffer.filed, buffer.memory_bytes, spooled.failures) == (size - 300, 300, 0)
+    assert (buffer.filed, buffer.unsettled_bytes, spooled.failures) == (size - 300, 300, 0)
     spooled.spill()
     await spooled.idle()
     assert await whole(spooled) == content
@@ -80,7 +81,7 @@ async def test_a_disk_which_becomes_full_and_is_not_later(monkeypatch: pytest.Mo
     disk.room = SPILL_BYTES + 300
     spooled.spill()
     await spooled.idle()
-    assert (buffer.memory_bytes, spooled.failures, disk.room) == (0, 0, 0)
+    assert (buffer.unsettled_bytes, spooled.failures, disk.room) == (0, 0, 0)
     assert await whole(spooled) == content + more
 
     # Rolled back behind what the file has, and written anew.
@@ -171,7 +172,7 @@ async def test_what_is_added_during_a_partial_write_follows_its_rest(
     assert (buffer.filed, spooled.failures) == (1000, 0)
     assert await whole(spooled) == first + second + third
     await moved(spooled, b"end")
-    assert (buffer.filed, buffer.memory_bytes) == (buffer.length, 0)
+    assert (buffer.filed, buffer.unsettled_bytes) == (buffer.length, 0)
     assert await whole(spooled) == first + second + third + b"end"
     spooled.close()
     await spooled.idle()
@@ -189,7 +190,7 @@ def test_long_content_in_memory(size: int) -> None:
         buffer.append(piece)
         if number == 1:
             buffer.begin_move()
-    parts = list(buffer.pieces(size))
+    parts = [b"".join(chunk) for chunk in chunks(buffer.rest, size)]
     assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
     assert 0 < len(parts[-1]) <= size
     assert b"".join(parts) == b"".join(pieces)
@@ -219,8 +220,8 @@ def test_a_buffer_is_its_content(data: DataObject) -> None:
                 buffer.end_move(written)
             case _:
                 pass
-        assert bytes(file[: buffer.filed]) + b"".join(buffer.pieces(7)) == expected
-        assert (buffer.length, buffer.memory_bytes) == (
+        assert bytes(file[: buffer.filed]) + b"".join(buffer.rest) == expected
+        assert (buffer.length, buffer.unsettled_bytes) == (
             len(expected),
             len(expected) - buffer.filed,
         )
@@ -400,14 +401,17 @@ def none_moves() -> bool:
     return all(task.get_name() != "gazette append spool" for task in asyncio.all_tasks())
 
 
+@pytest.mark.parametrize("memory", [0, 10])
 @pytest.mark.parametrize("room", [0, 3, 7, 1 << 20])
 async def test_a_pipeline_through_a_tiny_spool(
     client: JournalClient,
     journals: MemoryJournals,
     monkeypatch: pytest.MonkeyPatch,
     room: int,
+    memory: int,
 ) -> None:
     """Roll-backs before, between and behind what's kept, most of which is in the file by then."""
+    client.context.append_memory.free_bytes = memory
     for module in (content_buffer, spool, journal_appends):
         monkeypatch.setattr(module, "SPILL_BYTES", 7)
     disk = Disk(monkeypatch, room)
@@ -435,8 +439,10 @@ async def test_a_pipeline_through_a_tiny_spool(
     assert (JOURNAL, b"write one write two") in journals.appended
     assert len(disk.files) >= 1
     assert disk.all_closed
+    assert client.context.append_memory.free_bytes == memory
 
 
+@pytest.mark.usefixtures("no_memory")
 async def test_files_are_gone_once_appended(
     client: JournalClient, journals: MemoryJournals, tmp_path: Path
 ) -> None:
@@ -453,6 +459,7 @@ async def test_files_are_gone_once_appended(
     assert journals.contents[JOURNAL] == expected
 
 
+@pytest.mark.usefixtures("no_memory")
 @pytest.mark.parametrize("failures", [1, 2])
 async def test_a_failure_of_each_call_under_a_service(
     client: JournalClient,
