@@ -29,6 +29,8 @@ T = TypeVar("T")
 _TABLE_ROWS: Final = "gazette_aio.message.publishing.table_rows"  # Needs pyarrow.
 
 _TAKEN_AT_ONCE: Final = 4096
+_MAPPED_AT_ONCE: Final = 512
+"""Targets are new objects. The garbage collector runs as soon as 700 of them are alive."""
 _YIELDED_AT_ONCE: Final = 32
 
 
@@ -180,7 +182,7 @@ async def map_rows(
     Cancellation: safe.
     """
     indices: dict[Target, range | list[int]] = {}
-    async for start, stop in Slices(len(rows), pace):
+    async for start, stop in Slices(len(rows), pace, max_rows=_MAPPED_AT_ONCE):
         rows.validate(start, stop)
         if isinstance(mapping, tuple):
             indices[mapping] = range(stop)

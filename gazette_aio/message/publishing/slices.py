@@ -24,10 +24,18 @@ class Slices:
         pace: Turns of the event loop.
         min_rows: Size of the first slice, and least size of the others; by default slices begin
             with a few rows.
+        max_rows: Greatest size of a slice; by default 4096.
     """
 
-    def __init__(self, count: int, pace: Turns, min_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        pace: Turns,
+        min_rows: int | None = None,
+        max_rows: int | None = None,
+    ) -> None:
         self._count, self._pace = count, pace
+        self._max_rows = max_rows or MAX_ROWS
         self._rows = min_rows or FIRST_ROWS
         self._min_rows = min_rows or 1
         self._start = self._stop = 0
@@ -53,4 +61,4 @@ class Slices:
         if seconds > turns.SLICE_SECONDS:
             self._rows = max(self._rows // 2, self._min_rows)
         elif seconds < turns.SLICE_SECONDS / 3:
-            self._rows = max(self._rows, min(self._rows * 2, MAX_ROWS))
+            self._rows = max(self._rows, min(self._rows * 2, self._max_rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import subprocess
 import sys
@@ -698,3 +699,30 @@ async def test_fixed_frames():
     decoder.feed(bytes(appends.journals["one/journal"]))
     found = [BytesValue.FromString(payload).value for payload in decoder.frames().payloads]
     assert found == [build_uuid(publisher.producer_id, n, 1).bytes for n in (160, 320, 480)]
+
+
+async def test_targets_of_many_messages_do_not_pile_up() -> None:
+    """The garbage collector runs after so many new objects, and looks at all of them."""
+    collected: list[str] = []
+
+    def note(phase: str, _: object) -> None:
+        collected.append(phase)
+
+    appends = BatchAppends()
+    publisher = Publisher(appends, json_adapter())
+    journal, content_type = ONE
+    messages: list[object] = [{"number": number} for number in range(20_000)]
+    mapped = 0
+
+    def mapping(_: object) -> tuple[str, str]:
+        nonlocal mapped
+        mapped += 1
+        if mapped == len(messages):
+            gc.callbacks.remove(note)
+        return journal, content_type
+
+    gc.collect()
+    gc.callbacks.append(note)
+    await publisher.publish_uncommitted_batch(mapping, messages)
+    assert mapped == len(messages)
+    assert len(collected) < 20
