@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from binascii import hexlify
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from gazette_aio.message.uuid import CLOCK_SPAN, MASK_64, clock_span
@@ -74,9 +73,9 @@ def _uuids(ticks: Ticks, between: bytes, *, text: bool) -> tuple[list[bytes], li
     for numbers, tail in _spans(ticks, text=text):
         words = struct.pack(f">{len(numbers)}I", *numbers)
         if text:
-            lows += chain.from_iterable(struct.iter_unpack("8s", hexlify(words)))
+            lows += hexlify(words, b" ", 4).split()
         else:
-            lows += chain.from_iterable(struct.iter_unpack("4s", words))
+            lows += [words[at : at + 4] for at in range(0, len(words), 4)]
         tails += [tail + between] * len(numbers)
     return lows, tails
 
