@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-AHEAD_OF_ITEMS: Final = 256
-"""Messages that are decoded at once for delivery one by one.
+LEAST_AT_ONCE: Final = 32
+MOST_AT_ONCE: Final = 128
+"""Messages that are decoded at once, by how large they are.
 
 They're few so that they're used while a processor's caches have them, and so that the garbage
-collector finds few of them alive.
+collector finds few of their objects alive.
 """
+_AT_ONCE_BYTES: Final = 32 << 10
+"""Content that is decoded at once, if the number of messages allows it."""
 
 
 class EnvelopeReplay:
@@ -122,8 +125,6 @@ class EnvelopeEngine(Generic[T]):
     ) -> None:
         self.ready: deque[Envelope[T]] = deque()
         """Decoded envelopes that aren't delivered yet."""
-        self.ahead: int = AHEAD_OF_ITEMS
-        """Most messages that are decoded at once."""
         self.explain = explain
         """Returns the error to raise for an error."""
         self.skipped: int = 0
@@ -315,11 +316,13 @@ class EnvelopeEngine(Generic[T]):
     def _decode(self, taken: Sequence[Envelope[Any]]) -> None:
         """Make committed messages ready, up to the first that can't be decoded."""
         begin = self._decoded
-        end = min(begin + self.ahead, len(taken))
-        origin = taken[begin].origin
+        first = taken[begin]
+        fitting = _AT_ONCE_BYTES // max(first.end - first.begin, 1)
+        end = min(begin + max(LEAST_AT_ONCE, min(fitting, MOST_AT_ONCE)), len(taken))
+        origin = first.origin
         if origin is None or (decoder := self._decoders.get(origin)) is None:
             # A given sequencer retained messages of an earlier iterator.
-            decoder = self._decoders[self._formats[taken[begin].journal].origin]
+            decoder = self._decoders[self._formats[first.journal].origin]
         if self._is_mixed:
             others = (at for at in range(begin, end) if taken[at].origin is not origin)
             end = next(others, end)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.message.envelopes.envelope import Envelope
-from gazette_aio.message.reading.driver import TURN, FlowDriver
-from gazette_aio.message.reading.envelopes import AHEAD_OF_ITEMS, EnvelopeEngine
+from gazette_aio.message.reading.driver import FlowDriver
+from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, EnvelopeEngine
 from gazette_aio.message.reading.formats import JournalFormats
 from gazette_aio.message.reading.options import DEFAULT_BUFFER_BYTES, check_options
 from gazette_aio.message.reading.sources import ReaderSource, open_source
@@ -97,20 +97,19 @@ class MessageIterator(Owner, Generic[T]):
         """
         ready = self._ready
         if not ready:
-            await self._fill(AHEAD_OF_ITEMS)
+            await self._fill()
         return ready.popleft()
 
-    async def _fill(self, ahead: int) -> None:
+    async def _fill(self) -> None:
         if self._records is not None:
             raise RuntimeError("messages are read by arrow(), and in no other form")
-        self._envelopes.ahead = ahead
         await self._driver.next()
 
     def batches(self) -> Batches[T]:
         """Return an async iterator of the same messages, as lists of those ready at once.
 
-        Each list has at least one message and at most about a thousand, all of one journal. Both
-        forms of iteration may alternate.
+        Each list has at least one message, and fewer than 200, all of one journal. Both forms of
+        iteration may alternate.
         """
         return Batches(self)
 
@@ -126,12 +125,12 @@ class MessageIterator(Owner, Generic[T]):
         """
         ready, driver = self._ready, self._driver
         if not ready:
-            await self._fill(TURN)
+            await self._fill()
         batch: EnvelopeBatch[T] = EnvelopeBatch()
         while ready:
             batch.extend(ready)
             ready.clear()
-            if len(batch) < TURN:
+            if len(batch) < LEAST_AT_ONCE:
                 driver.flow.work()
         driver.unpaused += len(batch)
         return batch

@@ -14,7 +14,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.message import NDJSONFraming, Sequencer, SequencerCheckpoint, raw_adapter
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.reading.arrow import records_of
-from gazette_aio.message.reading.envelopes import AHEAD_OF_ITEMS, EnvelopeEngine
+from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, MOST_AT_ONCE, EnvelopeEngine
 from gazette_aio.message.reading.flow import (
     Deliver,
     MessageFlow,
@@ -107,13 +107,20 @@ def test_uncommitted_messages_are_delivered_as_they_are():
 
 
 def test_what_is_at_hand_is_delivered_in_turns():
-    content = b"".join(line(0, clock, 0) for clock in range(1, 2 * AHEAD_OF_ITEMS + 6))
+    content = b"".join(line(0, clock, 0) for clock in range(1, 2 * MOST_AT_ONCE + 6))
     reading = Reading(envelopes(Sequencer()), content)
     reading.feed()
     got = [reading.next() for _ in range(3)]
-    assert [len(clocks) for clocks in got] == [AHEAD_OF_ITEMS, AHEAD_OF_ITEMS, 5]
-    assert [clock for clocks in got for clock in clocks] == [*range(1, 2 * AHEAD_OF_ITEMS + 6)]
+    assert [len(clocks) for clocks in got] == [MOST_AT_ONCE, MOST_AT_ONCE, 5]
+    assert [clock for clocks in got for clock in clocks] == [*range(1, 2 * MOST_AT_ONCE + 6)]
     assert reading.next() == NeedContent()
+
+
+def test_large_messages_are_decoded_in_smaller_numbers():
+    lines = [line(10**4000, clock, 0) for clock in range(1, 100)]
+    reading = Reading(envelopes(Sequencer()), b"".join(lines))
+    reading.feed()
+    assert len(reading.next()) == LEAST_AT_ONCE
 
 
 def test_what_was_not_taken_is_delivered_again():
