@@ -320,7 +320,7 @@ async def test_a_fragment_that_cannot_be_removed(prune, log, tmp_path):
     path.mkdir()
     done = await prune("--json")
     assert done.code == 1
-    assert "1 fragments couldn't be removed" in done.err
+    assert "1 fragment couldn't be removed" in done.err
     assert len(done.json["logs"][0]["failed"]) == 1
 
 
@@ -344,10 +344,13 @@ async def test_content_that_is_not_persisted_is_kept(harness, prune, tmp_path):
 async def test_recover_prints_what_it_did(run, log, tmp_path):
     directory = tmp_path / "recovered"
     done = await run("recover", "--id=shard-one", f"--dir={directory}")
-    assert done.text == f"recovered 1 files in {directory}, as of {ONE} through {log.offset}\n"
+    assert done.text == f"recovered 1 file in {directory}, as of {ONE} through {log.offset}\n"
     done = await run("recover", "--id=shard-one", f"--dir={directory}")
     assert done.code == 2
-    assert "isn't empty" in done.err
+    assert (
+        "isn't empty: recover files in an empty or missing directory, or with the option "
+        in done.err
+    )
     done = await run("recover", "--id=shard-one", f"--dir={directory}", "--wipe", "--json")
     assert (done.code, done.err) == (0, "")
     assert done.json == {
@@ -447,7 +450,7 @@ async def test_recover_accepts_the_loss_of_what_holes_held(
     named = f"accepted the loss of what a hole at {end}-{log.offset} of {ONE} may have held\n"
     assert (done.code, done.err) == (0, named)
     head = log.offset + len(zombie)
-    assert done.text == f"recovered 1 files in {directory}, as of {ONE} through {head}\n"
+    assert done.text == f"recovered 1 file in {directory}, as of {ONE} through {head}\n"
     assert files_of(directory) == {"/live": b"onetwo"}
 
     done = await run(*recover, "--accept-loss", "--wipe", "--json")

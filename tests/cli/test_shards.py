@@ -142,6 +142,9 @@ async def test_json_and_proto(shard_cli, applied):
     done = await shard_cli("list", "-l", "id=shard-two", "--json", "--lag")
     [shard] = done.json["shards"]
     assert (shard["spec"]["id"], shard["lag"]) == ("shard-two", {"words/in": 0})
+    # Members of this package leave out what is zero, and those of Gazette don't.
+    assert shard["spec"]["min_txn_duration"] == "0s"
+    assert done.json["extension"] is None
     done = await shard_cli("list", "-o", "proto")
     assert '  spec: <\n    id: "shard-two"\n' in done.text
 

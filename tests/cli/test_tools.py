@@ -191,11 +191,13 @@ async def test_a_broker_is_no_consumer(broker_cli: Any, gazette_broker: Any) -> 
     address = f"--consumer.address={gazette_broker.endpoint}"
 
     listing = await broker_cli("shards", "list", address)
+    pruning = await broker_cli("shards", "prune", "-l", "", address)
     found = await broker_cli("doctor", address, "--json")
 
     text = f"the server at {gazette_broker.endpoint} isn't a consumer"
     assert (listing.code, listing.out) == (1, b"")
     assert listing.err.startswith(f"gazette-aio: {text}")
+    assert (pruning.code, pruning.err) == (1, listing.err)
     assert [(each["check"], each["result"]) for each in found.json][-1] == ("consumer", "failed")
     assert found.json[-1]["detail"].startswith(text)
     assert found.json[-1]["remedy"] == "set $CONSUMER_ADDRESS to that of a consumer"

@@ -147,7 +147,7 @@ def parse_commands(block: Block) -> None:
     lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
     assert lines, f"{block}: no commands"
     for line in lines:
-        last = line.rpartition(" | ")[2].removesuffix(" &")
+        last = line.rpartition(" | ")[2].partition(" > ")[0].removesuffix(" &")
         name, *args = shlex.split(last)
         if name == "make":
             continue

@@ -14,6 +14,7 @@ from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.cli.shell.input import input_chunks
 from gazette_aio.cli.shell.output import print_json, progress
+from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.shell.transfer import append_one, checked_journal
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.message.framing import FixedFraming, NDJSONFraming
@@ -165,8 +166,8 @@ def append(
         print_json(dataclasses.asdict(appended))
     else:
         click.echo(
-            f"appended {appended.records} records of {appended.bytes} bytes "
-            f"to {appended.journals} journals"
+            f"appended {counted(appended.records, 'record')} of {counted(appended.bytes, 'byte')} "
+            f"to {counted(appended.journals, 'journal')}"
         )
 
 
@@ -177,9 +178,8 @@ def _append_whole(
     if as_json:
         print_json({"journal": commit.journal, "begin": commit.begin, "end": commit.end})
     else:
-        click.echo(
-            f"{commit.journal}: appended {commit.end - commit.begin} bytes at {commit.begin}"
-        )
+        size = counted(commit.end - commit.begin, "byte")
+        click.echo(f"{commit.journal}: appended {size} at {commit.begin}")
 
 
 async def _random_journal(connection: ClientSettings, selector: pb.LabelSelector) -> str:

@@ -18,6 +18,7 @@ from gazette_aio.cli.journals.retention import RetentionPlan, plan_retention
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import print_json, print_table, progress
+from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.shell.stores import FragmentStores, store_options
 from gazette_aio.cli.specs.files import parse_selector
 
@@ -75,7 +76,9 @@ def prune(
         ]
         print_table(header, rows)
     if failures := [reason for each in results for reason in each.failed]:
-        raise CommandError(f"{len(failures)} fragments couldn't be removed: {failures[0]}")
+        raise CommandError(
+            f"{counted(len(failures), 'fragment')} couldn't be removed: {failures[0]}"
+        )
 
 
 class _Pruning:

@@ -17,6 +17,7 @@ from gazette_aio.broker.stores.fragment_store import StoreAccessError
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import print_json, table
+from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.shell.stores import FragmentStores, store_options
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client.listing.calls import get_journal
@@ -112,7 +113,9 @@ def prune(
         rows = [(each.log, each.fragments, each.bytes, *each.pruned, each.note) for each in results]
         click.echo(table(header, rows))
     if failures := [reason for each in results for reason in each.failed]:
-        raise CommandError(f"{len(failures)} fragments couldn't be removed: {failures[0]}")
+        raise CommandError(
+            f"{counted(len(failures), 'fragment')} couldn't be removed: {failures[0]}"
+        )
 
 
 class _Pruning:
@@ -124,7 +127,9 @@ class _Pruning:
     async def run(
         self, consumer: ClientSettings, connection: ClientSettings, selector: pb.LabelSelector
     ) -> list[LogResult]:
-        async with consumer.open_shards() as shards, connection.open() as brokers:
+        results: list[LogResult] = []
+        prunable: list[tuple[LogResult, pb.Fragment]] = []
+        async with consumer.open_shards() as shards:
             listed = await list_shards(shards)
             chosen = {each.spec.id for each in (await list_shards(shards, selector)).shards}
             plan = await _plan(shards, listed, chosen)
@@ -132,19 +137,20 @@ class _Pruning:
                 shard, reason = next(iter(plan.incomplete.items()))
                 raise CommandError(
                     f"nothing was removed, as shard {shard} {reason} "
-                    f"({len(plan.incomplete)} such shards): use --force to prune other logs"
+                    f"({counted(len(plan.incomplete), 'such shard')}): "
+                    "use --force to prune other logs"
                 )
-            results: list[LogResult] = []
-            prunable: list[tuple[LogResult, pb.Fragment]] = []
-            for log in plan.logs:
-                result = LogResult(log, plan.skipped.get(log) or await _unhealthy(brokers, log))
-                results.append(result)
-                if not result.skipped:
-                    await self._examine(brokers, plan, result, prunable)
+            # No call of `shards` stands in this block: its errors would be those of brokers.
+            async with connection.open() as brokers:
+                for log in plan.logs:
+                    result = LogResult(log, plan.skipped.get(log) or await _unhealthy(brokers, log))
+                    results.append(result)
+                    if not result.skipped:
+                        await self._examine(brokers, plan, result, prunable)
             # Race: a shard that was applied meanwhile may have been forked from one of these logs.
             if _revisions(listed) != _revisions(await list_shards(shards)):
                 raise CommandError(_CHANGED)
-            await self._remove_all(prunable)
+        await self._remove_all(prunable)
         return results
 
     async def _examine(

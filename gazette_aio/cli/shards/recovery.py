@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import print_json
+from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.consumer.api import fetch_hints, list_shards, pick_first_hints
 from gazette_aio.protocol import consumer as pc
 
@@ -74,7 +75,7 @@ def recover(
         print_json(result)
         return
     click.echo(
-        f"recovered {len(files)} files in {resolved.directory}, as of {resolved.log} "
+        f"recovered {counted(len(files), 'file')} in {resolved.directory}, as of {resolved.log} "
         f"through {resolved.read_through}"
     )
 

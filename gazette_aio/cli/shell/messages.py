@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _NANOSECONDS: Final = 1_000_000_000
 _WIDE: Final = {1, 3, 4, 6, 16, 18}
 """Types of doubles and 64-bit integers. JSON has these integers as strings."""
+_POINTERS: Final = {"protocol.JournalSpec.suspend"}
+"""Fields of listings that are null if they're absent. Others have the zero value of their type."""
 _DOUBLE: Final = 1
 _BYTES: Final = 12
 _MESSAGE: Final = 11
@@ -54,7 +56,7 @@ def _clear_zero_durations(message: Message) -> None:
 
 
 def json_of(message: Message) -> str:
-    """Return a message as JSON with all fields: null for absent messages, and text for int64."""
+    """Return a message as JSON with all fields, as Go does: int64 is text, empty bytes are null."""
     return json.dumps(tree_of(message), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -72,7 +74,7 @@ def _full_field(message: Message, field: Any) -> Any:
         return {str(key): _full_value(value[key], entry) for key in sorted(value)}
     if _is_repeated(field):
         return [_full_value(each, field) for each in value]
-    if field.type == _MESSAGE and not message.HasField(field.name):
+    if field.full_name in _POINTERS and not message.HasField(field.name):
         return None
     return _full_value(value, field)
 
@@ -84,7 +86,7 @@ def _full_value(value: Any, field: Any) -> Any:
         named = field.enum_type.values_by_number.get(value)
         return value if named is None else named.name
     if field.type == _BYTES:
-        return base64.b64encode(value).decode()
+        return base64.b64encode(value).decode() or None
     return str(value) if field.type in _WIDE and field.type != _DOUBLE else value
 
 

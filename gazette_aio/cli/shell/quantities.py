@@ -36,11 +36,16 @@ def parse_time(text: str) -> int:
         raise ValueError(f"{text!r} is neither Unix seconds nor a date and time") from None
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, such as `2 records`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def age_of(seconds: float) -> str:
     """Return an age, such as `3 hours ago`."""
     for name, span in _SPANS:
         if count := int(seconds // span):
-            return f"{count} {name}{'s' if count > 1 else ''} ago"
+            return f"{counted(count, name)} ago"
     return "now"
 
 

@@ -77,7 +77,7 @@ async def examine_endpoints(
         if problem
     ]
     if not found:
-        return [Finding(check, "ok", f"all {len(members)} advertised addresses can be reached")]
+        return [Finding(check, "ok", f"all advertised addresses can be reached ({len(members)})")]
     remedy = (
         f"start the server with a --{peer}.host that resolves here, or open the network; "
         f"with --{peer}.cache.size=0, all requests go to {address} instead"

@@ -82,7 +82,7 @@ class StagedFiles:
             if not wipe:
                 raise ConfigurationError(
                     f"{directory} isn't empty: recover files in an empty or missing directory, "
-                    "or with wipe=True"
+                    "or with the option `wipe`"
                 )
             shutil.rmtree(directory)
         self._is_prepared = True
