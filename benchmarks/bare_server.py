@@ -1,6 +1,6 @@
 """A gRPC server which does next to nothing with what it gets: the yardstick of a broker.
 
-`python -m benchmarks.bare_server` prints its port, and serves until its standard input ends.
+`python -m benchmarks.bare_server` prints its target, and serves until its standard input ends.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import hashlib
 import os
 import sys
 import tempfile
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncIterator
 
 BARE_READ = "/bare/Read"
 """Answers the number of messages which is asked for, all the same: unary-stream."""
@@ -101,23 +100,9 @@ async def _serve(file: _File) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    print(port, flush=True)
+    print(f"127.0.0.1:{port}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await server.stop(None)
-
-
-@asynccontextmanager
-async def bare_server() -> AsyncGenerator[str]:
-    """Run the server in a process of its own, and yield its target."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.bare_server", stdin=pipe, stdout=pipe
-    )
-    try:
-        assert process.stdout is not None
-        yield f"127.0.0.1:{int(await process.stdout.readline())}"
-    finally:
-        await process.communicate(b"")  # Its standard input ends with that.
 
 
 if __name__ == "__main__":

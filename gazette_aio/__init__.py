@@ -7,7 +7,9 @@ has the wire messages, their rules, and all exceptions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gazette_aio._lazy import at_first_use
 
 if TYPE_CHECKING:
     from gazette_aio.broker import (
@@ -170,13 +172,5 @@ _NAMES = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
-if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
-
-    def __getattr__(name: str) -> Any:
-        from gazette_aio._lazy import first_use  # noqa: PLC0415 - It isn't needed before.
-
-        return first_use(globals(), _MODULE_OF, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
+    __getattr__, __dir__ = at_first_use(globals(), _MODULE_OF)

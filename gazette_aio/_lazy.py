@@ -6,22 +6,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
-def first_use(namespace: dict[str, Any], modules: Mapping[str, str], name: str) -> Any:
-    """Import a name of a package, and return its value: for `__getattr__` of the package.
+def at_first_use(
+    namespace: dict[str, Any], modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package that imports names at their first use.
 
     Args:
-        namespace: `globals()` of the package, which keeps the value.
+        namespace: `globals()` of the package, which keeps the values, and has `__all__`.
         modules: The module of each name.
-        name: The name.
-
-    Raises:
-        AttributeError: The package has no such name.
-        ImportError: The module can't be imported.
     """
-    if (module := modules.get(name)) is None:
-        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-    value = namespace[name] = getattr(importlib.import_module(module), name)
-    return value
+
+    def import_name(name: str) -> Any:
+        if (module := modules.get(name)) is None:
+            raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+        value = namespace[name] = getattr(importlib.import_module(module), name)
+        return value
+
+    def all_names() -> list[str]:
+        return sorted({*namespace, *namespace["__all__"]})
+
+    return import_name, all_names

@@ -27,9 +27,9 @@ from benchmarks.bare_server import (
     ECHO,
     STORE,
     SYNCED_ECHO,
-    bare_server,
 )
 from benchmarks.harness import Subject, measure
+from benchmarks.server_process import server_process
 from gazette_aio.client import connect, list_all_fragments
 from gazette_aio.protocol.service import APPEND, READ
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
@@ -56,7 +56,7 @@ async def servers(fsync: str) -> AsyncGenerator[tuple[grpc.aio.Channel, grpc.aio
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:
         async with (
             BrokerProcess(Path(directory), options=[f"--fsync={fsync}"]) as broker,
-            bare_server() as target,
+            server_process("benchmarks.bare_server") as target,
             connect(broker.endpoint) as client,
             grpc.aio.insecure_channel(broker.endpoint.removeprefix("http://"), OPTIONS) as served,
             grpc.aio.insecure_channel(target, OPTIONS) as bare,

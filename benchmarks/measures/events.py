@@ -14,7 +14,7 @@ import grpc.aio
 import msgspec
 
 import gazette_aio.protocol as pb
-from benchmarks.chunked_broker import chunked_broker
+from benchmarks.server_process import server_process
 from examples.flights.data import Flight, flights
 from gazette_aio import Publisher, connect, json_adapter
 from gazette_aio.message import ACK_TXN, CONTINUE_TXN, Clock, build_uuid, new_producer_id
@@ -239,7 +239,7 @@ async def _broker(in_small_chunks: bool) -> AsyncIterator[str]:
         yield address
         return
     if in_small_chunks:
-        async with chunked_broker() as address:
+        async with server_process("benchmarks.chunked_broker") as address:
             yield address
         return
     with tempfile.TemporaryDirectory(prefix="gazette-bench-") as directory:

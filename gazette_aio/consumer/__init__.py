@@ -6,9 +6,9 @@ of a group. Imports `message`, `client`, `serving`, `aio` and `protocol`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gazette_aio._lazy import first_use
+from gazette_aio._lazy import at_first_use
 
 if TYPE_CHECKING:
     from gazette_aio.consumer.allocator.allocate import MemberLostError
@@ -162,11 +162,5 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
-
-    def __getattr__(name: str) -> Any:
-        return first_use(globals(), _MODULES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
+    __getattr__, __dir__ = at_first_use(globals(), _MODULES)

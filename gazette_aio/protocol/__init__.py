@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gazette_aio._lazy import first_use
+from gazette_aio._lazy import at_first_use
 from gazette_aio.protocol import consumer, recoverylog
 from gazette_aio.protocol._generated.broker_pb2 import (
     AppendRequest,
@@ -339,11 +339,5 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
-
-    def __getattr__(name: str) -> Any:
-        return first_use(globals(), _MODULES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
+    __getattr__, __dir__ = at_first_use(globals(), _MODULES)

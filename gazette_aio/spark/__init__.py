@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gazette_aio._lazy import first_use
+from gazette_aio._lazy import at_first_use
 
 if TYPE_CHECKING:
     from gazette_aio.spark.committed_rows import read_committed
@@ -43,11 +43,12 @@ _MODULES = {
     "start_query": "gazette_aio.spark.streaming.starting",
 }
 
-if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
+if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
+    _import_name, __dir__ = at_first_use(globals(), _MODULES)
 
     def __getattr__(name: str) -> Any:
         try:
-            return first_use(globals(), _MODULES, name)
+            return _import_name(name)
         except ImportError as error:
             # A module of this package is missing: the installation is broken.
             if (error.name or "").partition(".")[0] == "gazette_aio":
@@ -58,7 +59,3 @@ if not TYPE_CHECKING:  # With this function, type checkers would accept any name
                 f" pip install 'gazette-aio[spark]' for {sys.executable}",
                 name=error.name,
             ) from error
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gazette_aio._lazy import first_use
+from gazette_aio._lazy import at_first_use
 
 if TYPE_CHECKING:
     from gazette_aio.testing.consumers import ConsumerHarness, consumer_harness
@@ -68,7 +68,5 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
-
-    def __getattr__(name: str) -> Any:
-        return first_use(globals(), _MODULES, name)
+if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
+    __getattr__, __dir__ = at_first_use(globals(), _MODULES)

@@ -7,9 +7,9 @@ rocksdict for `RocksDBStore` and `import_page_database()`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gazette_aio._lazy import first_use
+from gazette_aio._lazy import at_first_use
 from gazette_aio.consumer.stores.compare_and_set import CompareAndSetStore, StoredRecord
 from gazette_aio.consumer.stores.json_file import JSONFileStore
 from gazette_aio.consumer.stores.memory import MemoryDatabase, MemoryStore
@@ -46,7 +46,5 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
-
-    def __getattr__(name: str) -> Any:
-        return first_use(globals(), _MODULES, name)
+if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
+    __getattr__, __dir__ = at_first_use(globals(), _MODULES)

@@ -5,9 +5,9 @@ Imports `message.framing` and `message.uuid`, and `protocol`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gazette_aio._lazy import first_use
+from gazette_aio._lazy import at_first_use
 from gazette_aio.message.adapters.base import (
     Adapter,
     AdapterBySpec,
@@ -59,11 +59,5 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # With this function, type checkers would accept any name.
-
-    def __getattr__(name: str) -> Any:
-        return first_use(globals(), _MODULES, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
+    __getattr__, __dir__ = at_first_use(globals(), _MODULES)
