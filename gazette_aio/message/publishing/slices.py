@@ -58,7 +58,6 @@ class Slices:
     def _adapt(self) -> None:
         # Time of this thread alone: others that keep it waiting don't make the work longer.
         seconds = thread_time() - self._began
-        if seconds > turns.SLICE_SECONDS:
-            self._rows = max(self._rows // 2, self._min_rows)
-        elif seconds < turns.SLICE_SECONDS / 3:
-            self._rows = max(self._rows, min(self._rows * 2, self._max_rows))
+        factor = min(max(turns.SLICE_SECONDS / max(seconds, 1e-9), 0.5), 2.0)
+        rows = int((self._stop - self._start) * factor)
+        self._rows = max(min(rows, self._max_rows), self._min_rows)
