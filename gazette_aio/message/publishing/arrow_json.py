@@ -140,7 +140,7 @@ def _texts(array: Any, kind: Any) -> Texts:  # noqa: PLR0911 - one for each kind
 
 
 def _cast(array: Any) -> Any:
-    return pc.cast(pc.cast(array, pa.large_string()), _BYTES)
+    return pc.cast(array, pa.large_string()).view(_BYTES)
 
 
 def _quoted(inner: Any) -> Texts:
@@ -179,16 +179,19 @@ def _floats(array: Any, kind: Any) -> Any:
 
 
 def _strings(array: Any) -> Texts:
-    array = pc.cast(array, pa.large_string())
+    if not pa.types.is_string(array.type):
+        array = pc.cast(array, pa.large_string())
     _, offsets, values = array.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    if values is None or len(bounds) < 2:
-        content = np.empty(0, np.uint8)
-    else:
-        content = np.frombuffer(values, np.uint8)[bounds[0] : bounds[-1]]
+    if values is None or not len(array):
+        return _quoted(pa.repeat(_NOTHING, len(array)))
+    bounds = np.frombuffer(offsets, np.int32 if pa.types.is_string(array.type) else np.int64)
+    bounds = bounds[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    content = np.frombuffer(values, np.uint8)[bounds[0] : bounds[-1]]
     if ((content < 0x20) | (content == 0x22) | (content == 0x5C)).any():
         return Texts(_encoded(array))
-    return _quoted(pc.cast(array, _BYTES))
+    # Hot: this is a cast, which takes several times as long.
+    inner = pa.Array.from_buffers(_BYTES, len(array), [None, pa.py_buffer(bounds), values])
+    return _quoted(inner)
 
 
 def _timestamps(array: Any, kind: Any) -> Texts:
