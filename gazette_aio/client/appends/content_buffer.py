@@ -22,7 +22,8 @@ SPILL_BYTES: Final = 256 << 10
 """Bytes of the tail at which it's retained, or begins to move to the file."""
 
 CROWDED_BYTES: Final = 1 << 20
-"""Bytes of moving content and the tail at which new holders wait until content has moved."""
+"""Bytes beyond which new holders wait: those of content that has yet to move, and those that were
+added since the event loop had a turn, without which nothing is sent."""
 
 _SMALL_BYTES: Final = 4 << 10
 """Average length of pieces below which it's faster to join them first."""
@@ -72,6 +73,7 @@ class ContentBuffer:
         "moving",
         "quick_length",
         "tail",
+        "turned",
     )
 
     def __init__(self, cutoff_bytes: int = 1 << 62, memory: AppendMemory = _NO_MEMORY) -> None:
@@ -89,6 +91,8 @@ class ContentBuffer:
         """Content after it, which is being written."""
         self.tail: list[bytes] = []
         """Remaining content."""
+        self.turned: int = 0
+        """Length of the content when the event loop last had a turn, as far as that's noted."""
         self.quick_length: int = 0
         """Length up to which appending only means adding to the tail."""
         self._set_quick_length()
@@ -102,6 +106,11 @@ class ContentBuffer:
     def unsettled_bytes(self) -> int:
         """Length of the content that is neither in the head nor in the file."""
         return self.length - self.head_bytes - self.filed
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether new holders have to wait until content has moved, or the loop had a turn."""
+        return max(self.unsettled_bytes, self.length - self.turned) > CROWDED_BYTES
 
     @property
     def rest(self) -> list[bytes]:
@@ -118,6 +127,7 @@ class ContentBuffer:
         assert 0 <= length <= self.length
         surplus = self.length - length
         self.length = length
+        self.turned = min(self.turned, length)
 
         surplus = _cut(self.tail, surplus)
         if surplus:
@@ -142,6 +152,11 @@ class ContentBuffer:
         self.tail = []
         self._set_quick_length()
         return True
+
+    def note_turn(self) -> None:
+        """Note that the event loop has a turn."""
+        self.turned = self.length
+        self._set_quick_length()
 
     def discard(self) -> None:
         """Release the memory of the head. The buffer isn't used any more."""
@@ -170,7 +185,7 @@ class ContentBuffer:
         # During a move, appending can't begin another one.
         room = CROWDED_BYTES if self.moving else SPILL_BYTES
         settled = self.head_bytes + self.filed
-        self.quick_length = min(settled + room, self._cutoff_bytes)
+        self.quick_length = min(settled + room, self.turned + CROWDED_BYTES, self._cutoff_bytes)
 
 
 def chunks(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[Chunk]:

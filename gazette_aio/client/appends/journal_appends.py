@@ -152,12 +152,16 @@ class JournalAppends:
         buffer = batch.buffer
         if buffer.tail_bytes >= SPILL_BYTES and not buffer.retain():
             self._spool(batch).spill()
+        asyncio.get_running_loop().call_soon(buffer.note_turn)
 
     async def move(self, batch: Batch) -> bool:
         """Retain the content of `batch`, or move it to its file, and return whether that's done.
 
         Cancellation: safe.
         """
+        if batch.buffer.is_crowded:
+            await asyncio.sleep(0)
+            batch.buffer.note_turn()
         while batch.buffer.unsettled_bytes >= SPILL_BYTES and not batch.operation.done():
             if batch.buffer.retain():
                 break

@@ -11,7 +11,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import call_from_anywhere
 from gazette_aio.client.appends.batch import NO_DEPENDENCIES
-from gazette_aio.client.appends.content_buffer import CROWDED_BYTES, checked_bytes
+from gazette_aio.client.appends.content_buffer import checked_bytes
 from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
@@ -226,7 +226,7 @@ class AppendService(Owner):
                     if isinstance(request, str)
                     else appends.admit(request, awaited, is_plain=False)
                 )
-                if batch.buffer.unsettled_bytes <= CROWDED_BYTES or await appends.move(batch):
+                if not batch.buffer.is_crowded or await appends.move(batch):
                     return AsyncAppend(batch, batch.buffer.length, -1, appends)
             except BaseException:
                 appends.unlock()
@@ -309,7 +309,7 @@ class AppendService(Owner):
         content = checked_bytes(data)
         batch = appends.admit(appends.request, NO_DEPENDENCIES, is_plain=True)
         buffer = batch.buffer
-        if buffer.unsettled_bytes > CROWDED_BYTES:
+        if buffer.is_crowded:
             return None
         begin = buffer.length
         buffer.append(content)

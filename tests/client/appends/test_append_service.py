@@ -494,9 +494,12 @@ async def test_quick_appends(journals: MemoryJournals, service: AppendService) -
     await eventually(lambda: service.status().journals == 0)
 
 
-@pytest.mark.usefixtures("no_memory")
-async def test_quick_appends_make_way(journals: MemoryJournals, service: AppendService) -> None:
-    """Without suspension content can't move out of memory, so that there's a limit."""
+@pytest.mark.parametrize("memory", [0, 32 << 20])
+async def test_quick_appends_make_way(
+    journals: MemoryJournals, client: JournalClient, service: AppendService, memory: int
+) -> None:
+    """Without suspension content can't be sent, or move out of memory, so that there's a limit."""
+    client.context.append_memory.free_bytes = memory
     piece = bytes(64 << 10)
     count = 0
     while service.try_append(JOURNAL, piece) is not None:
@@ -508,6 +511,31 @@ async def test_quick_appends_make_way(journals: MemoryJournals, service: AppendS
     assert service.try_append(JOURNAL, piece) is not None
     await service.flush()
     assert len(journals.contents[JOURNAL]) == (count + 1) * len(piece) + 7
+
+
+async def test_appends_without_end_leave_turns_to_others(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with asyncio.TaskGroup() as group:
+        counting = group.create_task(count())
+        piece = bytes(64 << 10)
+        for _ in range(160):
+            if service.try_append(JOURNAL, piece) is None:
+                await write(service, JOURNAL, piece)
+        for _ in range(160):
+            await write(service, JOURNAL, piece)
+        counting.cancel()
+    assert 15 <= turns <= 40
+    await service.flush()
+    assert len(journals.contents[JOURNAL]) == 320 * len(piece)
 
 
 async def test_content_stays_in_memory_as_long_as_some_is_left(
