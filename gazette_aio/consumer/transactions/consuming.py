@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from gazette_aio.consumer.application.application import DeferToNextTransaction
 from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
 from gazette_aio.consumer.transactions.explain import explained
+from gazette_aio.message.reading.decoding import number_at_once
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from gazette_aio.message import Envelope, Publisher
     from gazette_aio.message.envelopes.origin import Origin
     from gazette_aio.message.reading.decoding import EnvelopeDecoder
-
-RUN_MESSAGES: Final = 512
-"""Most messages that are decoded and consumed without a pause."""
 
 QUEUED_BYTES: Final = 4 << 20
 """Queued bytes of published messages for which consuming waits.
@@ -255,8 +253,9 @@ class DecodingConsumer:
         return consumed
 
     def _decode(self, rows: Sequence[Envelope[Any]], begin: int) -> None:
-        end = min(begin + RUN_MESSAGES, len(rows))
-        origin = rows[begin].origin
+        first = rows[begin]
+        end = min(begin + number_at_once(first), len(rows))
+        origin = first.origin
         decoder = None if origin is None else self._decoders.get(origin)
         if decoder is None:
             self._ready += rows[begin:end]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
 from gazette_aio.message.envelopes.uniform_run import JoinedRuns, ProducerRun
@@ -19,6 +19,19 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 _UNDECODABLE = 64
+LEAST_AT_ONCE: Final = 32
+MOST_AT_ONCE: Final = 128
+_AT_ONCE_BYTES: Final = 32 << 10
+
+
+def number_at_once(first: Envelope[Any]) -> int:
+    """Return how many messages to decode at once, if they're about as large as the first.
+
+    They're few so that they're used while a processor's caches have them, and so that the garbage
+    collector finds few of their objects alive.
+    """
+    fitting = _AT_ONCE_BYTES // max(first.end - first.begin, 1)
+    return max(LEAST_AT_ONCE, min(fitting, MOST_AT_ONCE))
 
 
 class EnvelopeDecoder(Generic[T]):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
 from gazette_aio.message.envelopes.uniform_run import offset_at
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
-from gazette_aio.message.reading.decoding import EnvelopeDecoder
+from gazette_aio.message.reading.decoding import EnvelopeDecoder, number_at_once
 from gazette_aio.message.reading.options import start_clock
 from gazette_aio.protocol.errors import FramingError
 
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
-
-LEAST_AT_ONCE: Final = 32
-MOST_AT_ONCE: Final = 128
-"""Messages that are decoded at once, by how large they are.
-
-They're few so that they're used while a processor's caches have them, and so that the garbage
-collector finds few of their objects alive.
-"""
-_AT_ONCE_BYTES: Final = 32 << 10
-"""Content that is decoded at once, if the number of messages allows it."""
 
 
 class EnvelopeReplay:
@@ -317,8 +307,7 @@ class EnvelopeEngine(Generic[T]):
         """Make committed messages ready, up to the first that can't be decoded."""
         begin = self._decoded
         first = taken[begin]
-        fitting = _AT_ONCE_BYTES // max(first.end - first.begin, 1)
-        end = min(begin + max(LEAST_AT_ONCE, min(fitting, MOST_AT_ONCE)), len(taken))
+        end = min(begin + number_at_once(first), len(taken))
         origin = first.origin
         if origin is None or (decoder := self._decoders.get(origin)) is None:
             # A given sequencer retained messages of an earlier iterator.

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.message.envelopes.envelope import Envelope
+from gazette_aio.message.reading.decoding import LEAST_AT_ONCE
 from gazette_aio.message.reading.driver import FlowDriver
-from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, EnvelopeEngine
+from gazette_aio.message.reading.envelopes import EnvelopeEngine
 from gazette_aio.message.reading.formats import JournalFormats
 from gazette_aio.message.reading.options import DEFAULT_BUFFER_BYTES, check_options
 from gazette_aio.message.reading.sources import ReaderSource, open_source

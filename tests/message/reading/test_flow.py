@@ -14,7 +14,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.message import NDJSONFraming, Sequencer, SequencerCheckpoint, raw_adapter
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.reading.arrow import records_of
-from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, MOST_AT_ONCE, EnvelopeEngine
+from gazette_aio.message.reading.decoding import LEAST_AT_ONCE, MOST_AT_ONCE
+from gazette_aio.message.reading.envelopes import EnvelopeEngine
 from gazette_aio.message.reading.flow import (
     Deliver,
     MessageFlow,
