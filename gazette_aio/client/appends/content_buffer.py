@@ -22,8 +22,11 @@ SPILL_BYTES: Final = 256 << 10
 """Bytes of the tail at which it's retained, or begins to move to the file."""
 
 CROWDED_BYTES: Final = 1 << 20
-"""Bytes beyond which new holders wait: those of content that has yet to move, and those that were
-added since the event loop had a turn, without which nothing is sent."""
+"""Bytes beyond which no content is added: those that have yet to move, and those that were added
+since the event loop had a turn, without which nothing is sent."""
+
+TURN_BYTES: Final = 256 << 10
+"""Bytes beyond which one who can wait gives the event loop a turn."""
 
 _SMALL_BYTES: Final = 4 << 10
 """Average length of pieces below which it's faster to join them first."""
@@ -72,6 +75,7 @@ class ContentBuffer:
         "length",
         "moving",
         "quick_length",
+        "start_length",
         "tail",
         "turned",
     )
@@ -95,6 +99,8 @@ class ContentBuffer:
         """Length of the content when the event loop last had a turn, as far as that's noted."""
         self.quick_length: int = 0
         """Length up to which appending only means adding to the tail."""
+        self.start_length: int = 0
+        """Length up to which the next holder needn't wait either."""
         self._set_quick_length()
 
     @property
@@ -109,8 +115,13 @@ class ContentBuffer:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether new holders have to wait until content has moved, or the loop had a turn."""
+        """Whether no content is added before content has moved, or the loop had a turn."""
         return max(self.unsettled_bytes, self.length - self.turned) > CROWDED_BYTES
+
+    @property
+    def needs_turn(self) -> bool:
+        """Whether one who can wait gives the event loop a turn."""
+        return self.length - self.turned > TURN_BYTES
 
     @property
     def rest(self) -> list[bytes]:
@@ -186,6 +197,7 @@ class ContentBuffer:
         room = CROWDED_BYTES if self.moving else SPILL_BYTES
         settled = self.head_bytes + self.filed
         self.quick_length = min(settled + room, self.turned + CROWDED_BYTES, self._cutoff_bytes)
+        self.start_length = min(self.quick_length, self.turned + TURN_BYTES)
 
 
 def chunks(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[Chunk]:

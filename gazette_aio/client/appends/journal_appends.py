@@ -159,7 +159,7 @@ class JournalAppends:
 
         Cancellation: safe.
         """
-        if batch.buffer.is_crowded:
+        if batch.buffer.needs_turn:
             await asyncio.sleep(0)
             batch.buffer.note_turn()
         while batch.buffer.unsettled_bytes >= SPILL_BYTES and not batch.operation.done():

@@ -203,7 +203,7 @@ class AppendService(Owner):
             and not dependencies
             and (appends := self._journals.get(request)) is not None
             and (batch := appends.chain.open) is not None
-            and (buffer := batch.buffer).length <= buffer.quick_length
+            and (buffer := batch.buffer).length <= buffer.start_length
             and batch.is_plain
             and self._takes_appends
             and not (lock := appends.lock).held
@@ -226,7 +226,8 @@ class AppendService(Owner):
                     if isinstance(request, str)
                     else appends.admit(request, awaited, is_plain=False)
                 )
-                if not batch.buffer.is_crowded or await appends.move(batch):
+                buffer = batch.buffer
+                if not (buffer.needs_turn or buffer.is_crowded) or await appends.move(batch):
                     return AsyncAppend(batch, batch.buffer.length, -1, appends)
             except BaseException:
                 appends.unlock()
