@@ -67,7 +67,24 @@ def test_an_invalid_file_is_refused(inline: Any, settings: Path, line: str, reas
 def test_settings_keep_repeated_keys() -> None:
     settings = parse_settings('[a.B]\nx = 1\nx = "2\\n"\n', source="-")
 
-    assert settings["a.b"] == [("x", "1"), ("x", "2\n")]
+    assert settings["a.b"] == [("x", "1", "-:2"), ("x", "2\n", "-:3")]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Format = xml", "Format: 'xml' is not one of"),
+        ("Timeout = soon", "Timeout: 'soon' is not a valid float"),
+    ],
+)
+def test_a_value_that_an_option_can_t_have_is_told_with_its_line(
+    inline: Any, settings: Path, line: str, reason: str
+) -> None:
+    settings.write_text(f"[journals.list]\n{line}\n")
+    done = inline("journals", "list")
+
+    assert done.code == 2
+    assert f"gazctl.ini:2: {reason}" in done.err
 
 
 @pytest.mark.parametrize(

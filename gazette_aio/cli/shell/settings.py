@@ -11,19 +11,29 @@ import ast
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
 
 from gazette_aio.cli.shell.failures import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import click
-
 FILE_NAME: Final = "gazctl.ini"
 
-Settings = dict[str, list[tuple[str, str]]]
-"""Keys and values by section, in lower case."""
+
+class Setting(NamedTuple):
+    """A line of the file."""
+
+    key: str
+    value: str
+    where: str
+    """File and number of the line."""
+
+
+Settings = dict[str, list[Setting]]
+"""Settings by section, in lower case."""
 
 SHARED_SECTIONS: Final = {
     "broker": "broker.",
@@ -79,20 +89,21 @@ def parse_settings(text: str, *, source: str) -> Settings:
         InputError: A line is invalid.
     """
     settings: Settings = {}
-    section: list[tuple[str, str]] = settings.setdefault("", [])
+    section: list[Setting] = settings.setdefault("", [])
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not line or line[0] in ";#":
             continue
+        where = f"{source}:{number}"
         if line[0] == "[":
             if line[-1] != "]" or not line[1:-1].strip():
-                raise InputError(f"{source}:{number}: malformed section")
+                raise InputError(f"{where}: malformed section")
             section = settings.setdefault(line[1:-1].strip().lower(), [])
             continue
         key, separator, value = line.partition("=")
         if not separator or not key.strip():
-            raise InputError(f"{source}:{number}: expected KEY = VALUE")
-        section.append((key.strip(), _unquoted(value.strip(), f"{source}:{number}")))
+            raise InputError(f"{where}: expected KEY = VALUE")
+        section.append(Setting(key.strip(), _unquoted(value.strip(), where), where))
     return settings
 
 
@@ -115,32 +126,39 @@ def arguments_of(
         settings: Settings of the file.
         path: Names of the group, if any, and of the command.
         options: Options of the command.
+
+    Raises:
+        InputError: An option can't have its value.
     """
     known = {_plain(name): option for option in options for name in option.opts if len(name) > 2}
     arguments: list[str] = []
-    for key, value in _settings_of(settings, path):
-        option = known.get(key)
+    for plain, (key, value, where) in _settings_of(settings, path):
+        option = known.get(plain)
         if option is None:
             continue
         name = max(option.opts, key=len)
         if not option.is_flag:
+            try:
+                option.type.convert(value, option, None)
+            except click.BadParameter as error:
+                raise InputError(f"{where}: {key}: {error.message}") from None
             arguments.append(f"{name}={value}")
         elif value.lower() in _TRUE:
             arguments.append(name)
     return arguments
 
 
-def _settings_of(settings: Settings, path: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Yield the plain names and values of the settings of a command."""
+def _settings_of(settings: Settings, path: Sequence[str]) -> Iterable[tuple[str, Setting]]:
+    """Yield the plain names of options and the settings of a command."""
     group = ".".join(path[:-1])
     sections: Mapping[str, str] = {".".join(path): ""}
     if group:
         shared = {f"{group}.{name}".rstrip("."): begin for name, begin in SHARED_SECTIONS.items()}
         sections = {**shared, **sections}
     for section, begin in sections.items():
-        for key, value in settings.get(section, ()):
-            plain = _plain(key)
-            yield _plain(begin) + _NAMES.get(plain, plain), value
+        for setting in settings.get(section, ()):
+            plain = _plain(setting.key)
+            yield _plain(begin) + _NAMES.get(plain, plain), setting
 
 
 def _plain(name: str) -> str:
