@@ -224,11 +224,14 @@ class Payloads:
             self._check_size(self._chunks, [rows])
             return _take(self._chunks[0], rows, line_feeds=line_feeds)
         # Take the wanted rows of each chunk, and then put them in their order.
-        home = np.searchsorted(self._bounds, rows, "right") - 1
-        ordered = bool((home[1:] >= home[:-1]).all())
-        order = None if ordered else np.argsort(home, kind="stable")
+        order = None
+        if (rows[1:] >= rows[:-1]).all():
+            cuts = np.searchsorted(rows, self._bounds)
+        else:
+            home = np.searchsorted(self._bounds, rows, "right") - 1
+            order = np.argsort(home, kind="stable")
+            cuts = np.searchsorted(home[order], np.arange(len(self._bounds)))
         grouped = rows if order is None else rows[order]
-        cuts = np.searchsorted(home if order is None else home[order], np.arange(len(self._bounds)))
         chunks: list[_Chunk] = []
         wanted: list[Indices] = []
         for index, chunk in enumerate(self._chunks):

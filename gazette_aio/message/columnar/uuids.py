@@ -52,6 +52,11 @@ _KINDS = bytes(0 if chr(c) in "0123456789abcdefABCDEF" else 1 if c == 45 else 2 
 _TEXT_KINDS = np.zeros(TEXT_LENGTH, np.uint8)
 _TEXT_KINDS[8:24:5] = 1
 
+# Texts of UUIDs as runs of digits, with and without the dashes between them.
+_RUNS, _LENGTHS = ["0", "1", "2", "3", "4"], ["V8", "V4", "V4", "V4", "V12"]
+_TEXTS = np.dtype({"names": _RUNS, "formats": _LENGTHS, "offsets": [0, 9, 14, 19, 24]})
+_DIGITS = np.dtype({"names": _RUNS, "formats": _LENGTHS, "offsets": [0, 8, 12, 16, 20]})
+
 
 class _TextReader(NamedTuple):
     """Gets the text of the UUID of a JSON message: `member(decode(frame))`."""
@@ -139,7 +144,7 @@ class UuidReader:
         data, build = region.data, self._builder.build
         found: list[BadFrame] = []
         for row in range(begin, min(begin + MAX_BAD_ROWS, region.rows)):
-            payload = data[region.starts[row] : region.stops[row]]
+            payload = bytes(data[region.starts[row] : region.stops[row]])
             _, bad = build(Frames(0, [payload], [0]))
             if bad is None:
                 break
@@ -215,7 +220,7 @@ class UuidReader:
         starts, stops = block.starts[rows].tolist(), block.stops[rows].tolist()
         for row, start, stop in zip(rows.tolist(), starts, stops, strict=True):
             try:
-                text = member(decode(data[start:stop]))
+                text = member(decode(bytes(data[start:stop])))
             except AttributeError:
                 continue  # Null, where an object would be.
             except Exception:  # noqa: BLE001 - found again, and handed on, as rows are read singly.
@@ -241,7 +246,7 @@ class UuidReader:
         for begin in range(0, len(rows), _SCALAR_ROWS):
             some = rows[begin : begin + _SCALAR_ROWS]
             places = zip(block.starts[some].tolist(), block.stops[some].tolist(), strict=True)
-            payloads = [data[start:stop] for start, stop in places]
+            payloads = [bytes(data[start:stop]) for start, stop in places]
             envelopes, bad = self._builder.build(Frames(0, payloads, some.tolist()))
             columns = UuidColumns.of(envelopes)
             read = _Numbers(columns.producer, columns.clock, columns.flags)
@@ -274,11 +279,12 @@ def _parse(texts: _Bytes) -> tuple[_Words, Indices | None]:
 
 def _unhex(texts: _Bytes) -> bytes | None:
     """Return the bytes of UUIDs whose dashes are in place, or None if not all are UUIDs."""
-    digits = texts.tobytes().translate(None, b"-")
-    if len(digits) != 32 * len(texts):
-        return None
+    runs = texts.view(_TEXTS)[:, 0]
+    digits = np.empty(len(texts), _DIGITS)
+    for name in _RUNS:
+        digits[name] = runs[name]
     try:
-        return unhexlify(digits)
+        return unhexlify(digits.view(np.uint8).data)
     except ValueError:
         return None
 

@@ -88,11 +88,12 @@ class Framing(abc.ABC):
     def splitter(
         self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     ) -> RegionSplitter:
-        """Return a splitter of content that begins at `offset`, into columns. It needs numpy.
+        """Return a splitter of content that begins at `offset`, into columns.
 
-        It returns the frames and errors of `decoder()`, and by default takes them from there.
+        It needs numpy and pyarrow. It returns the frames and errors of `decoder()`, and by default
+        takes them from there.
         """
-        # Numpy is loaded by whoever reads columns.
+        # Both are loaded by whoever reads columns.
         from gazette_aio.message.framing.regions.decoder_splitter import DecoderSplitter  # noqa: PLC0415
 
         return DecoderSplitter(self.decoder(offset, max_frame_bytes=max_frame_bytes))

@@ -18,7 +18,6 @@ from gazette_aio.message.framing.regions.region import (
     Indices,
     Region,
     Run,
-    join,
 )
 
 _WORD = int.from_bytes(FIXED_FRAME_WORD, "little")
@@ -91,7 +90,7 @@ class FixedSplitter(ChunkSplitter):
 
     def _resynchronize(self) -> None:
         """Skip the garbage after the complete frames, and all further garbage."""
-        data, base = join(self._pieces), self._base
+        data, base = b"".join(self._pieces), self._base
         start, at, ends = 0, self._complete, np.concatenate(self._ends)
         needed = _GARBAGE
         while needed == _GARBAGE:
@@ -123,7 +122,7 @@ class FixedSplitter(ChunkSplitter):
         self._needed = FIXED_FRAME_HEADER_LENGTH
         return discarded
 
-    def _make_run(self, data: bytes) -> _FixedRun:
+    def _make_run(self, data: bytes | memoryview) -> _FixedRun:
         ends = np.concatenate(self._ends)
         self._ends = []
         self._needed -= self._complete
@@ -134,7 +133,7 @@ class FixedSplitter(ChunkSplitter):
 
 
 class _FixedRun(Run):
-    def __init__(self, data: bytes, origin: int, start: int, ends: Indices) -> None:
+    def __init__(self, data: bytes | memoryview, origin: int, start: int, ends: Indices) -> None:
         super().__init__(data, origin, start)
         self._ends = ends  # Of frames, as indices of `data`.
         self._index = 0

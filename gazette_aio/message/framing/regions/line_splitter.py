@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gazette_aio.message.framing.ndjson import line_too_large
@@ -14,9 +16,14 @@ from gazette_aio.message.framing.regions.region import (
 )
 from gazette_aio.protocol.errors import UnexpectedEOFError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _LINES_PER_SCAN = 64
-SCAN_BYTES = 1 << 17  # Scanned at a time, so that what's in between stays in the CPU's cache.
+SCAN_BYTES = 1 << 19  # Scanned at a time, so that what's in between stays in the CPU's cache.
 _NEWLINE = 10
+# Place of the only set bit of a byte, counted from the highest one.
+_PLACES = 8 - np.frexp(np.arange(256))[1].astype(np.int64)
 
 
 class LineSplitter(ChunkSplitter):
@@ -58,7 +65,7 @@ class LineSplitter(ChunkSplitter):
         self._skipping = False
         return super().jump(offset)
 
-    def _make_run(self, data: bytes) -> _LineRun:
+    def _make_run(self, data: bytes | memoryview) -> _LineRun:
         return _LineRun(data, self._base, self._complete, self._max)
 
     def _check_end(self) -> None:
@@ -67,7 +74,9 @@ class LineSplitter(ChunkSplitter):
 
 
 class _LineRun(Run):
-    def __init__(self, data: bytes, origin: int, stop: int, max_frame_bytes: int) -> None:
+    def __init__(
+        self, data: bytes | memoryview, origin: int, stop: int, max_frame_bytes: int
+    ) -> None:
         super().__init__(data, origin)
         self._stop = stop
         self._max = max_frame_bytes
@@ -83,7 +92,7 @@ class _LineRun(Run):
         limit = max(1, min(limit_bytes, self._max * _LINES_PER_SCAN))
         stops = _find_newlines(data, start, min(start + limit, self._stop))
         if len(stops) == 0:
-            stops = np.array([data.index(b"\n", start)], np.int64)
+            stops = _find_newlines(data, start, self._stop, limit=1)
         starts = np.empty_like(stops)
         starts[0] = start
         np.add(stops[:-1], 1, out=starts[1:])
@@ -101,15 +110,27 @@ class _LineRun(Run):
         return Region(data, origin + start, starts, stops, ends, line_feeds=True)
 
 
-def _find_newlines(data: bytes, start: int, stop: int) -> Indices:
-    """Return the places of newlines in `data`: at least MAX_ROWS, if there are so many."""
+def _find_newlines(
+    data: bytes | memoryview, start: int, stop: int, *, limit: int = MAX_ROWS
+) -> Indices:
+    """Return the places of the next newlines in `data`, at most `limit`."""
     buffer = np.frombuffer(data, np.uint8)
     found: list[Indices] = []
     count = 0
     for begin in range(start, stop, SCAN_BYTES):
-        at = np.flatnonzero(buffer[begin : min(begin + SCAN_BYTES, stop)] == _NEWLINE)
+        at = _find_few(buffer[begin : min(begin + SCAN_BYTES, stop)] == _NEWLINE)
         found.append(at + begin)
         count += len(at)
-        if count >= MAX_ROWS:
+        if count >= limit:
             break
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return (found[0] if len(found) == 1 else np.concatenate(found))[:limit]
+
+
+def _find_few(flags: NDArray[np.bool_]) -> Indices:
+    """Return the places of flags that are set, sooner than numpy does if they're few."""
+    packed = np.packbits(flags)
+    some = np.flatnonzero(packed != 0)
+    values = packed[some]
+    if (values & (values - 1)).any():
+        return np.flatnonzero(flags)  # Some are within 8 bytes of each other.
+    return some * 8 + _PLACES[values]

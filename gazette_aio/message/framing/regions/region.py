@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pyarrow import allocate_buffer
 
 from gazette_aio.message.framing.base import Splitter
 from gazette_aio.protocol.errors import FramingError
@@ -21,7 +22,7 @@ MAX_ROWS = 1 << 17
 class Region(NamedTuple):
     """Consecutive frames of one journal, within one buffer."""
 
-    data: bytes
+    data: bytes | memoryview
     """Buffer that holds the frames, and maybe more."""
     begin: int
     """Offset of the first frame in the journal. Each other begins at the end of the one before."""
@@ -50,7 +51,7 @@ class Region(NamedTuple):
         """Return the payloads, copied."""
         data = self.data
         places = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
-        return [data[start:stop] for start, stop in places]
+        return [bytes(data[start:stop]) for start, stop in places]
 
     def slice(self, start: int, stop: int | None = None) -> Region:
         """Return the frames from `start` up to `stop`, as views. Neither may be negative."""
@@ -91,7 +92,7 @@ class Run(abc.ABC):
         start: Index of the first frame in the content.
     """
 
-    def __init__(self, data: bytes, origin: int, start: int = 0) -> None:
+    def __init__(self, data: bytes | memoryview, origin: int, start: int = 0) -> None:
         self._data = data
         self._origin = origin
         self._start = start
@@ -171,9 +172,9 @@ class ChunkSplitter(abc.ABC):
     def _queue_complete(self) -> None:
         """Queue the complete frames among the pieces."""
         complete = self._complete
-        data = join(self._pieces)
+        data = _join(self._pieces)
         self._queue.append(self._make_run(data))
-        self._restart(self._base + complete, data[complete:])
+        self._restart(self._base + complete, bytes(data[complete:]))
 
     def _restart(self, offset: int, rest: bytes) -> None:
         """Hold only `rest`, of a partial frame at `offset`."""
@@ -183,7 +184,7 @@ class ChunkSplitter(abc.ABC):
         self._complete = 0
 
     @abc.abstractmethod
-    def _make_run(self, data: bytes) -> Run:
+    def _make_run(self, data: bytes | memoryview) -> Run:
         """Return the run of the complete frames of `data`, the joined pieces."""
 
     @abc.abstractmethod
@@ -191,6 +192,16 @@ class ChunkSplitter(abc.ABC):
         """Raise UnexpectedEOFError if there's a partial frame."""
 
 
-def join(pieces: list[bytes]) -> bytes:
+def _join(pieces: list[bytes]) -> bytes | memoryview:
     """Return `pieces` joined; a single piece isn't copied."""
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if len(pieces) == 1:
+        return pieces[0]
+    # Hot: Arrow's pool reuses memory at once. That of large bytes objects goes back to the system,
+    # which clears each page that it gives anew.
+    joined = memoryview(allocate_buffer(sum(map(len, pieces)))).cast("B")
+    at = 0
+    for piece in pieces:
+        end = at + len(piece)
+        joined[at:end] = piece
+        at = end
+    return joined
