@@ -231,6 +231,10 @@ class FakeReader:
             response.fragment.CopyFrom(self.client.fragment)
         return response
 
+    @property
+    def write_head(self):
+        return self.response.write_head
+
     def __aiter__(self):
         return self
 

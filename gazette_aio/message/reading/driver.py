@@ -40,6 +40,8 @@ INLINE_BYTES = 8 << 10
 TURN: Final = 512
 """Messages delivered before the event loop has a turn."""
 
+_LARGEST_BLOCK = 31 << 20  # Of those whose size has glibc keep more memory.
+
 
 class FlowDriver(Owner, Generic[C, Out]):
     """Executes the steps of a flow, and returns its outputs.
@@ -82,6 +84,8 @@ class FlowDriver(Owner, Generic[C, Out]):
             buffer_bytes=buffer_bytes,
             read_ahead=read_ahead,
         )
+        if read_ahead:
+            _keep_freed_memory(buffer_bytes)
         self._closed = False
         self._reader: RetryReader | None = None  # Of a replay.
         self._retired = Closing()  # Readers of ended replays.
@@ -125,7 +129,10 @@ class FlowDriver(Owner, Generic[C, Out]):
                     await self._pause()
                     await self._read_replay(wanted)
                 case Work(size_bytes) if size_bytes > INLINE_BYTES:
-                    self._begin_work()
+                    await self._gather()
+                    # Race: another task may have closed the driver.
+                    if not self._closed:
+                        self._begin_work()
                 case Work():
                     self.flow.work()
                     await self._pause()
@@ -162,8 +169,23 @@ class FlowDriver(Owner, Generic[C, Out]):
             and not self._inputs.are_others_ready(current)
         ):
             self._receive_more(current)
-            if engine.bytes_of_step(current.content) > INLINE_BYTES:
+            room = engine.room(current.content)
+            if (
+                room is not None
+                and self._inputs.has_gathered(current, room)
+                and engine.bytes_of_step(current.content) > INLINE_BYTES
+            ):
                 self._begin_work()
+
+    async def _gather(self) -> None:
+        """Receive as much content as the next step can use, if the journal lags."""
+        # Hot: each step has a cost of its own, which a chunk alone isn't worth.
+        current = self.flow.current
+        assert current is not None
+        room = self._engine.room(current.content)
+        if room is not None and room > 0:
+            await self._inputs.gather(current, room)
+            self._receive_more(current)
 
     def _receive_more(self, source: JournalInput[C]) -> None:
         """Receive content at hand that directly follows, up to the size of one step."""
@@ -242,3 +264,13 @@ class FlowDriver(Owner, Generic[C, Out]):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"open={self._inputs.open}"
         return f"<{self._name} of {self._source} {state} skipped={self._engine.skipped}>"
+
+
+def _keep_freed_memory(size_bytes: int) -> None:
+    """Have chunks of about so many bytes, once freed, leave their memory to the next ones.
+
+    Glibc returns free memory at the end of its heap to the system, except for twice the size of the
+    largest block that was freed before. The system clears each page that it gives anew.
+    """
+    # The system gives no memory for a block of zeros that nobody writes to.
+    bytes(min(size_bytes, _LARGEST_BLOCK))

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.reading.formats import JournalFormats
 
+GATHER_SECONDS = 0.05
+"""Longest wait for content that a lagging journal is known to have, while some is at hand."""
+
 
 class Inputs(Generic[C]):
     """Reads the journals of a source, from the first request for an arrival on.
@@ -82,6 +85,8 @@ class Inputs(Generic[C]):
         self._failed: JournalPump[C] | None = None
         self._parked: ParkedJournals[JournalPump[C]] = ParkedJournals()
         self._progress = Signal()
+        self._gathering: tuple[JournalInput[C], int] | None = None  # What `gather()` waits for.
+        self._gathered = Signal()
         self._selected: SelectedJournals[C] | None = None
         if isinstance(source, SelectedSource):
             self._selected = SelectedJournals(source, formats, self)
@@ -172,16 +177,44 @@ class Inputs(Generic[C]):
 
         Args:
             source: Journal of the last arrival.
-            limit_bytes: Total size of the chunks at which no further chunk is added.
+            limit_bytes: Limit of the total size of the chunks.
         """
-        chunks: list[Arrival[C]] = []
+        pump = self._pump_of(source)
+        return [] if pump is None else pump.take_chunks(limit_bytes)
+
+    def has_gathered(self, source: JournalInput[C], size_bytes: int) -> bool:
+        """Whether so much content is at hand, or waiting for it isn't worthwhile."""
+        pump = self._pump_of(source)
+        return (
+            pump is None
+            or pump.waiting_bytes >= size_bytes
+            or not pump.is_more_coming
+            or self.are_others_ready(source)
+        )
+
+    async def gather(self, source: JournalInput[C], size_bytes: int) -> None:
+        """Wait a short time for content of a journal that lags behind its write head.
+
+        Args:
+            source: Journal of the last arrival.
+            size_bytes: Content to have at hand, which `more()` can return.
+
+        Cancellation: safe.
+        """
+        if self.has_gathered(source, size_bytes):
+            return
+        self._gathering = source, size_bytes
+        try:
+            async with asyncio.timeout(GATHER_SECONDS):
+                await self._gathered.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._gathering = None
+
+    def _pump_of(self, source: JournalInput[C]) -> JournalPump[C] | None:
         pump = self._pumps.get(source.journal)
-        if pump is not None and pump.source is source:
-            size = 0
-            while size < limit_bytes and (arrival := pump.take_chunk()) is not None:
-                chunks.append(arrival)
-                size += len(arrival.chunk)
-        return chunks
+        return pump if pump is not None and pump.source is source else None
 
     def are_others_ready(self, source: JournalInput[C]) -> bool:
         """Whether an arrival of a journal other than `source` is at hand."""
@@ -189,8 +222,7 @@ class Inputs(Generic[C]):
 
     def may_park(self, source: JournalInput[C]) -> bool:
         """Whether reading of a journal can be suspended, and other journals may be read."""
-        pump = self._pumps.get(source.journal)
-        return pump is not None and pump.source is source and source.owned
+        return self._pump_of(source) is not None and source.owned
 
     def park(self, source: JournalInput[C], offset: int) -> None:
         """Suspend reading of a journal until nothing else is ready, for its back-off at least.
@@ -222,6 +254,7 @@ class Inputs(Generic[C]):
         """
         self._closed = True
         self._progress.set()
+        self._gathered.set()
         if self._selected is not None:
             await self._selected.stop()
         pumps = [*self._pumps.values(), *self._stopped]
@@ -323,6 +356,8 @@ class Inputs(Generic[C]):
             pump.is_queued = True
             self._ready.append(pump)
             self._progress.set()
+        if self._gathering is not None and self.has_gathered(*self._gathering):
+            self._gathered.set()
 
     def _join_successor(self, name: str) -> None:
         if self._selected is not None:

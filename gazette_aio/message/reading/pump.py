@@ -95,6 +95,8 @@ class JournalPump(Generic[C]):
         self.source = source
         self.arrivals: deque[Arrival[C]] = deque()
         """Arrivals that weren't taken yet."""
+        self.waiting_bytes: int = 0
+        """Bytes of content of these arrivals."""
         self.leaving: bool = False
         """Whether to end reading when no more content is at hand."""
         self.is_queued = False
@@ -118,6 +120,14 @@ class JournalPump(Generic[C]):
     def running(self) -> bool:
         """Whether the task is reading."""
         return self._task.running
+
+    @property
+    def is_more_coming(self) -> bool:
+        """Whether content is known to follow the arrivals, as the journal lags behind its head."""
+        reader, arrivals = self.source.reader, self.arrivals
+        if arrivals and arrivals[-1].kind is not ArrivalKind.CHUNK:
+            return False
+        return self.running and reader is not None and 0 <= reader.offset < reader.write_head
 
     def start(self) -> None:
         """Begin to read, or continue after an error."""
@@ -152,6 +162,7 @@ class JournalPump(Generic[C]):
         if self.rewound_to is not None and arrival.kind is not ArrivalKind.LEFT:
             return  # Race: the cancelled task may have received content just before.
         self._room.held.hold(len(arrival.chunk))
+        self.waiting_bytes += len(arrival.chunk)
         self.arrivals.append(arrival)
         self._room.ready(self)
 
@@ -160,14 +171,19 @@ class JournalPump(Generic[C]):
         arrival = self.arrivals.popleft()
         if arrival.chunk:
             self._room.held.release(len(arrival.chunk))
+            self.waiting_bytes -= len(arrival.chunk)
         return arrival
 
-    def take_chunk(self) -> Arrival[C] | None:
-        """Return the next arrival if it's content, which then directly follows the last arrival."""
+    def take_chunks(self, limit_bytes: int) -> list[Arrival[C]]:
+        """Return the next arrivals if they're content, which directly follows the last arrival."""
         # Invariant: content after a jump follows an arrival of that kind.
-        if self.arrivals and self.arrivals[0].kind is ArrivalKind.CHUNK:
-            return self.take()
-        return None
+        chunks: list[Arrival[C]] = []
+        while self.arrivals and self.arrivals[0].kind is ArrivalKind.CHUNK:
+            limit_bytes -= len(self.arrivals[0].chunk)
+            if limit_bytes < 0:
+                break
+            chunks.append(self.take())
+        return chunks
 
     def rewind(self, offset: int) -> None:
         """Stop reading and drop the arrivals, until `resume()`. A leaving journal leaves at once.

@@ -22,7 +22,7 @@ from gazette_aio.message import (
 from gazette_aio.message.columnar.journal import JournalRecords
 from gazette_aio.message.columnar.journals import RecordsByJournal
 from gazette_aio.message.columnar.outputs import RecordMaker
-from gazette_aio.message.reading import driver
+from gazette_aio.message.reading import driver, inputs
 from gazette_aio.message.reading.journal_input import JournalInput
 from gazette_aio.protocol.errors import (
     ConfigurationError,
@@ -311,7 +311,7 @@ async def test_checkpoints_dont_wait_for_threads(monkeypatch):
         return make(self, *arguments)
 
     async with reading(client, "a/j", block=False) as iterator:
-        batches = iterator.arrow()
+        batches = iterator.arrow(batch_bytes=150)
         assert await take(batches) == ("a/j", [1, 2])
         before = iterator.checkpoint()
         monkeypatch.setattr(RecordMaker, "make", slow)
@@ -324,6 +324,81 @@ async def test_checkpoints_dont_wait_for_threads(monkeypatch):
         go.set()
         assert await take(batches) == ("a/j", [3])
         assert iterator.checkpoint().producers[0].last_ack == 4
+
+
+async def test_a_lagging_journal_is_worked_on_in_whole_batches(monkeypatch):
+    monkeypatch.setattr(driver, "INLINE_BYTES", 0)
+    text = " ".join(f"A{clock}o" for clock in range(1, 100))
+    client = client_of({"a/j": content(text)}, chunk=100)
+    async with reading(client, "a/j", block=False) as iterator:
+        sizes = []
+        async for batch in iterator.arrow(batch_bytes=2000):
+            begins, ends = batch.column("_begin"), batch.column("_end")
+            sizes.append(ends[-1].as_py() - begins[0].as_py())
+    assert min(sizes[:-1]) > 1700
+    assert max(sizes) <= 2000
+
+
+class StuckReader(FakeReader):
+    """A reader of one chunk of a journal that has more content."""
+
+    async def __anext__(self):
+        if self.request.offset and self.journal == "a/j":
+            await self.client.go.wait()
+        return await super().__anext__()
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """A client whose journal a/j lags behind its head, and has no more content for now."""
+    monkeypatch.setattr(driver, "INLINE_BYTES", 0)
+    monkeypatch.setattr(inputs, "GATHER_SECONDS", 1000)
+    client = client_of({"a/j": content("A1o A2o A3o"), "b/j": b""}, chunk=100)
+    client.go = asyncio.Event()
+    read = client.read
+
+    def stuck_read(request):
+        reader = read(request)
+        reader.__class__ = StuckReader
+        return reader
+
+    monkeypatch.setattr(client, "read", stuck_read)
+    return client
+
+
+async def test_content_is_gathered_for_a_short_time(stuck, monkeypatch):
+    monkeypatch.setattr(inputs, "GATHER_SECONDS", 0.01)
+    async with reading(stuck, "a/j") as iterator:
+        assert await take(iterator.arrow()) == ("a/j", [1])
+
+
+async def test_content_is_gathered_until_another_journal_is_ready(stuck):
+    async with reading(stuck, ["a/j", "b/j"]) as iterator:
+        batches = iterator.arrow()
+        waiting = await settle(batches)
+        stuck.append("b/j", content("B1o"))
+        assert await waiting == ("a/j", [1])
+        assert await take(batches) == ("b/j", [1])
+
+
+async def test_cancelling_while_content_is_gathered_loses_none(stuck):
+    async with reading(stuck, "a/j") as iterator:
+        batches = iterator.arrow()
+        waiting = await settle(batches)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        waiting = await settle(batches)
+        stuck.go.set()
+        assert await waiting == ("a/j", [1, 2, 3])
+
+
+async def test_closing_while_content_is_gathered(stuck):
+    batches = reading(stuck, "a/j").arrow()
+    waiting = await settle(batches)
+    await batches.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
 
 
 async def test_content_which_is_gone_up_to_the_end_of_a_replay(monkeypatch):
