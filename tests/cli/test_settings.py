@@ -75,6 +75,7 @@ def test_settings_keep_repeated_keys() -> None:
     [
         ("Format = xml", "Format: 'xml' is not one of"),
         ("Timeout = soon", "Timeout: 'soon' is not a valid float"),
+        ("Broker.AuthKeysFile = none", "Broker.AuthKeysFile: 'none': No such file"),
     ],
 )
 def test_a_value_that_an_option_can_t_have_is_told_with_its_line(
@@ -131,3 +132,12 @@ def test_options_of_tls(inline: Any) -> None:
     assert (half.code, missing.code) == (2, 2)
     assert "must be given together" in half.err
     assert "No such file or directory: '/no/such'" in missing.err
+
+
+def test_a_file_that_a_setting_names(inline: Any, settings: Path) -> None:
+    settings.with_name("keys").write_text("c2VjcmV0")
+    settings.write_text("[journals.Broker]\nAuthKeysFile = keys\n")
+    done = inline("journals", "list", "--timeout=0.1", "--broker.address=http://127.0.0.1:1")
+
+    assert done.code == 1
+    assert "no broker answers" in done.err

@@ -139,7 +139,8 @@ def arguments_of(
         name = max(option.opts, key=len)
         if not option.is_flag:
             try:
-                option.type.convert(value, option, None)
+                with click.Context(click.Command(None)) as context:  # Closes what it opens.
+                    option.type.convert(value, option, context)
             except click.BadParameter as error:
                 raise InputError(f"{where}: {key}: {error.message}") from None
             arguments.append(f"{name}={value}")
