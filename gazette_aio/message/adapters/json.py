@@ -39,8 +39,7 @@ EncodeHook = Callable[[Any], Any]
 
 _MEMBER_FOLLOWS = b'{"'
 _SPACE = b" \t\r\n"
-_BRACE, _QUOTE = frozenset(b"{"), frozenset(b'"')
-_first, _behind_first = itemgetter(0), itemgetter(slice(1, None))
+_first_two, _behind_first = itemgetter(slice(2)), itemgetter(slice(1, None))
 _NULL = b"null"
 _pack_low = Struct(">I").pack
 
@@ -178,13 +177,9 @@ class JSONAdapter(Generic[T]):
             return None
         if self._check_floats and not self._all_finite(messages) and _NULL in text:
             return None
-        rests = list(map(_behind_first, lines))
-        try:
-            # Each is an object, and has members.
-            usual = set(map(_first, lines)) <= _BRACE and set(map(_first, rests)) <= _QUOTE
-        except IndexError:
-            return None
-        return rests if usual else None
+        if not set(map(_first_two, lines)) <= {_MEMBER_FOLLOWS}:
+            return None  # One isn't an object, or has no members.
+        return list(map(_behind_first, lines))
 
     def _all_finite(self, messages: Sequence[T]) -> bool:
         """Return whether all floats of messages are known to be finite."""
