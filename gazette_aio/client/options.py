@@ -29,9 +29,6 @@ MAX_RECEIVE_BYTES: Final = 16 << 20
 """Largest message accepted from a broker."""
 
 CHUNK_BYTES: Final = 128 << 10
-"""Content of the first message to a broker, and of those after a slow one."""
-
-MAX_CHUNK_BYTES: Final = 512 << 10
 """Largest content of one message to a broker, which accepts at most 4 MiB."""
 
 STREAM_BUFFER_BYTES: Final = 1 << 20

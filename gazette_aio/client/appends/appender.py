@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import time
 import warnings
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Scope
 from gazette_aio.aio.task import call_from_anywhere
 from gazette_aio.client.appends.content_buffer import chunks, require_bytes
-from gazette_aio.client.options import CHUNK_BYTES, MAX_CHUNK_BYTES
+from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
 from gazette_aio.client.rpc.stub import without_header
 from gazette_aio.client.rpc.unary import decoded
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 _COMMIT: Final = b""
 ROLLBACK_SECONDS: Final = 1.0
-_QUICK_SECONDS: Final = 0.05
-"""Seconds within which a message is sent, if the next one may be larger."""
 _CONTENT_TAG: Final = bytes([pb.AppendRequest.DESCRIPTOR.fields_by_name["content"].number << 3 | 2])
 
 
@@ -78,7 +75,6 @@ class Appender(Scope):
         self._state = _State.READY
         self._response: pb.AppendResponse | None = None
         self._sent_bytes = 0
-        self._chunk_bytes = CHUNK_BYTES
 
     @property
     def request(self) -> pb.AppendRequest:
@@ -110,7 +106,7 @@ class Appender(Scope):
         await self._open()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send content, in messages of up to 512 KiB. Wait while the broker accepts no more.
+        """Send content, in messages of at most 128 KiB. Wait while the broker accepts no more.
 
         Raises:
             ValidationError: The request is invalid.
@@ -137,16 +133,10 @@ class Appender(Scope):
 
     def _messages(self, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
         # Wire: there's no chunk without content, which would mean to commit.
-        for chunk in chunks(pieces, lambda: self._chunk_bytes):
+        for chunk in chunks(pieces, CHUNK_BYTES):
             size = sum(map(len, chunk))
             self._sent_bytes += size
-            message = b"".join((_CONTENT_TAG, encode_varint(size), *chunk))
-            begun = time.monotonic()
-            yield message
-            # Wire: a broker ends an append if it receives no whole message for about a second.
-            is_quick = time.monotonic() - begun < _QUICK_SECONDS
-            grown = min(self._chunk_bytes * 2, MAX_CHUNK_BYTES)
-            self._chunk_bytes = grown if is_quick else CHUNK_BYTES
+            yield b"".join((_CONTENT_TAG, encode_varint(size), *chunk))
 
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without earlier writes it's an append of no bytes.
@@ -209,7 +199,6 @@ class Appender(Scope):
         self._call = None
         self._response = None
         self._sent_bytes = 0
-        self._chunk_bytes = CHUNK_BYTES
 
     async def _open(self) -> AppendCall:
         if self._state is _State.CLOSED:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gazette_aio.client.append_memory import AppendMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 SPILL_BYTES: Final = 256 << 10
 """Bytes of the tail at which it's retained, or begins to move to the file."""
@@ -200,10 +200,10 @@ class ContentBuffer:
         self.start_length = min(self.quick_length, self.turned + TURN_BYTES)
 
 
-def chunks(pieces: Iterable[bytes | memoryview], size: Callable[[], int]) -> Iterator[Chunk]:
-    """Yield content as chunks of `size()` bytes, and a shorter last one."""
+def chunks(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[Chunk]:
+    """Yield content as chunks of `size` bytes, and a shorter last one."""
     parts: Chunk = []
-    missing = size()
+    missing = size
     for piece in pieces:
         if len(piece) < missing:
             if piece:
@@ -215,7 +215,7 @@ def chunks(pieces: Iterable[bytes | memoryview], size: Callable[[], int]) -> Ite
             yield [*parts, view[:missing]]
             view = view[missing:]
             parts = []
-            missing = size()
+            missing = size
         if view:
             parts.append(view)
             missing -= len(view)

@@ -284,7 +284,7 @@ def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: 
             case _:
                 pass  # It doesn't apply now.
         assert buffer.length == len(model)
-        pieces = [b"".join(chunk) for chunk in chunks([*buffer.head, *buffer.rest], lambda: size)]
+        pieces = [b"".join(chunk) for chunk in chunks([*buffer.head, *buffer.rest], size)]
         assert all(len(piece) == size for piece in pieces[:-1])
         assert all(0 < len(piece) <= size for piece in pieces)
         head, rest = b"".join(buffer.head), b"".join(buffer.rest)

@@ -190,7 +190,7 @@ def test_long_content_in_memory(size: int) -> None:
         buffer.append(piece)
         if number == 1:
             buffer.begin_move()
-    parts = [b"".join(chunk) for chunk in chunks(buffer.rest, lambda: size)]
+    parts = [b"".join(chunk) for chunk in chunks(buffer.rest, size)]
     assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
     assert 0 < len(parts[-1]) <= size
     assert b"".join(parts) == b"".join(pieces)
