@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from tests.pyspark.journals import Broker, Journals
 from tests.pyspark.limits import NOT_CONNECTED, TEST_SECONDS
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 _ROOT = Path(__file__).parents[2]
@@ -148,21 +151,10 @@ def spark(spark_settings: dict[str, str], spark_log: Path) -> Iterator[SparkSess
     What a test sets by `spark.conf.set` it must unset.
     """
     from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     conf = SparkConf().setAll(list(spark_settings.items()))
-    with spark_log.open("ab") as log:
-        # Race: PySpark forks, and the child may end at once if threads of gRPC are at work then.
-        for attempts_left in (2, 1, 0):
-            try:
-                gateway = launch_gateway(conf, {"stderr": log})
-            except PySparkRuntimeError:
-                if not attempts_left:
-                    raise
-            else:
-                break
+    gateway = _launched(conf, spark_log)
     SparkContext(conf=conf, gateway=gateway).setLogLevel("ERROR")
     session = SparkSession.builder.getOrCreate()
     yield session
@@ -176,6 +168,24 @@ def spark(spark_settings: dict[str, str], spark_log: Path) -> Iterator[SparkSess
     process.stdin.close()
     process.wait(timeout=120)
     gc.collect()  # What's left open is told here, where it's passed over.
+
+
+def _launched(conf: SparkConf, log_path: Path) -> JavaGateway:
+    """Start Spark's JVM."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    # What a failed attempt leaves open is PySpark's.
+    with log_path.open("ab") as log, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        # Race: PySpark forks, and the child may end at once if threads of gRPC are at work then.
+        for _ in range(2):
+            try:
+                return launch_gateway(conf, {"stderr": log})
+            except PySparkRuntimeError:
+                pass
+            gc.collect()
+        return launch_gateway(conf, {"stderr": log})
 
 
 @pytest.fixture(scope="session")
