@@ -55,6 +55,17 @@ class AppendSettings:
         return self.client.context.deadline("append", self.timeout, journal=journal, doubt=doubt)
 
 
+async def give_turn(batch: Batch) -> None:
+    """Give the event loop a turn if much was added to a batch without one.
+
+    Cancellation: safe.
+    """
+    if batch.buffer.needs_turn:
+        # One task waits for it. Others that append before it do so without waiting.
+        batch.buffer.note_turn()
+        await asyncio.sleep(0)
+
+
 class JournalAppends:
     """Pending appends of one journal.
 
@@ -159,9 +170,7 @@ class JournalAppends:
 
         Cancellation: safe.
         """
-        if batch.buffer.needs_turn:
-            await asyncio.sleep(0)
-            batch.buffer.note_turn()
+        await give_turn(batch)
         while batch.buffer.unsettled_bytes >= SPILL_BYTES and not batch.operation.done():
             if batch.buffer.retain():
                 break

@@ -538,6 +538,16 @@ async def test_appends_without_end_leave_turns_to_others(
     assert len(journals.contents[JOURNAL]) == 320 * len(piece)
 
 
+@pytest.mark.usefixtures("journals")
+async def test_tasks_that_append_at_once_don_t_get_in_line(service: AppendService) -> None:
+    await (await write(service, JOURNAL, b"the first"))
+    piece = bytes(16 << 10)
+    tasks = [asyncio.create_task(write(service, JOURNAL, piece)) for _ in range(50)]
+    await turns(3)
+    assert all(task.done() for task in tasks)
+    await service.flush()
+
+
 async def test_content_stays_in_memory_as_long_as_some_is_left(
     journals: MemoryJournals,
     client: JournalClient,
