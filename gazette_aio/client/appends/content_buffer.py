@@ -119,6 +119,11 @@ class ContentBuffer:
         return max(self.unsettled_bytes, self.length - self.turned) > CROWDED_BYTES
 
     @property
+    def needs_turn(self) -> bool:
+        """Whether one who can wait gives the event loop a turn."""
+        return self.length - self.turned > TURN_BYTES
+
+    @property
     def rest(self) -> list[bytes]:
         """The content that is neither in the head nor in the file."""
         return [self.moving, *_joined(self.tail, self.tail_bytes)]
@@ -158,11 +163,6 @@ class ContentBuffer:
         self.tail = []
         self._set_quick_length()
         return True
-
-    @property
-    def needs_turn(self) -> bool:
-        """Whether one who can wait gives the event loop a turn."""
-        return self.length - self.turned > TURN_BYTES
 
     def note_turn(self) -> None:
         """Note that the event loop has a turn."""

@@ -55,17 +55,6 @@ class AppendSettings:
         return self.client.context.deadline("append", self.timeout, journal=journal, doubt=doubt)
 
 
-async def give_turn(batch: Batch) -> None:
-    """Give the event loop a turn if much was added to a batch without one.
-
-    Cancellation: safe.
-    """
-    if batch.buffer.needs_turn:
-        # One task waits for it. Others that append before it do so without waiting.
-        batch.buffer.note_turn()
-        await asyncio.sleep(0)
-
-
 class JournalAppends:
     """Pending appends of one journal.
 
@@ -165,12 +154,23 @@ class JournalAppends:
             self._spool(batch).spill()
         asyncio.get_running_loop().call_soon(buffer.note_turn)
 
+    async def give_turn(self) -> None:
+        """Give the event loop a turn if much was added to the open batch without one.
+
+        Cancellation: safe.
+        """
+        batch = self.chain.open
+        if batch is not None and batch.buffer.needs_turn:
+            # One task waits for it. Others that append before it do so without waiting.
+            batch.buffer.note_turn()
+            await asyncio.sleep(0)
+
     async def move(self, batch: Batch) -> bool:
         """Retain the content of `batch`, or move it to its file, and return whether that's done.
 
         Cancellation: safe.
         """
-        await give_turn(batch)
+        await self.give_turn()
         while batch.buffer.unsettled_bytes >= SPILL_BYTES and not batch.operation.done():
             if batch.buffer.retain():
                 break

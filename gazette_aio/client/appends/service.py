@@ -14,7 +14,7 @@ from gazette_aio.client.appends.batch import NO_DEPENDENCIES
 from gazette_aio.client.appends.content_buffer import checked_bytes
 from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
-from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends, give_turn
+from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
 from gazette_aio.client.appends.journal_errors import JournalErrors
 from gazette_aio.client.context import HasContext
 from gazette_aio.client.deadline import checked_timeout
@@ -219,7 +219,9 @@ class AppendService(Owner):
         journal = request if isinstance(request, str) else request.journal
         attempt = 0
         while True:
-            await self._give_turn(journal)
+            if (existing := self._journals.get(journal)) is not None:
+                # Not within the lock, for which all tasks that append now would get in line.
+                await existing.give_turn()
             appends = await self._locked(journal)
             try:
                 self._check()
@@ -237,13 +239,6 @@ class AppendService(Owner):
             appends.unlock()
             await asyncio.sleep(self._settings.policy.backoff(attempt))
             attempt += 1
-
-    async def _give_turn(self, journal: str) -> None:
-        """Give the event loop a turn if much was added to a batch without one."""
-        # Not within the lock, for which all tasks that append now would get in line.
-        appends = self._journals.get(journal)
-        if appends is not None and (batch := appends.chain.open) is not None:
-            await give_turn(batch)
 
     async def _locked(self, journal: str) -> JournalAppends:
         """Wait until a journal isn't clogged, lock it, and return its state."""

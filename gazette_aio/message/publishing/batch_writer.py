@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
 
 CROWD_BYTES: Final = 1 << 20
-"""Bytes that are written to an append before its content is spilled to disk."""
+"""Bytes that are written to an append before it's drained."""
 
 
 class BatchWriter:
