@@ -162,7 +162,7 @@ for each in WORKLOADS:
         goal=0.75,
         unit="msg/s",
         about=f"committed {each.about} of a broker process as typed columns, against "
-        "pyarrow.json on the same bytes in memory, in one thread each",
+        "one thread of pyarrow.json on the same bytes in memory",
     )(partial(columns, each))
     measure(
         f"arrow.raw{each.suffix}",

@@ -8,6 +8,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.message.columnar.documents.decoder import DocumentDecoder, check_schema
 from gazette_aio.message.columnar.journals import RecordsByJournal
 from gazette_aio.message.columnar.outputs import RecordOptions
+from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.options import start_clock
 from gazette_aio.protocol.errors import ConfigurationError
@@ -15,8 +16,6 @@ from gazette_aio.protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
-
-    import pyarrow as pa
 
     from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.columnar.journal import JournalRecords
@@ -55,9 +54,12 @@ def records_of(
         check_schema(schema)
 
     def options_of(adapter: Adapter[Any]) -> RecordOptions:
+        documents = None
+        if schema is not None:
+            documents = DocumentDecoder(adapter, schema, use_threads=pa.cpu_count() > 1)
         return RecordOptions(
             adapter=adapter,
-            documents=None if schema is None else DocumentDecoder(adapter, schema),
+            documents=documents,
             acks=acks,
             skip_errors=options.get("on_error") == "skip",
             strict_uuid=options.get("strict_uuid", False),

@@ -355,7 +355,7 @@ def test_hostile_documents_crash_nothing():
 @pytest.mark.parametrize("use_threads", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 7, 300])
 def test_bad_rows_among_many(count, use_threads):
-    rows = 3000
+    rows = 12_000  # Of them, threads parse several blocks.
     bad = {row * 37 % rows for row in range(count)}
     kinds = [b'{"id":"x"}', b'{"id":1,"id":2}', b'{"nest":{"x":1.5}}', b'{"day":"x"}', b"", b"{"]
     lines = [b'{"id":%d,"name":"%s"}' % (row, b"n" * (row % 90)) for row in range(rows)]
@@ -383,10 +383,23 @@ def test_repeated_members_are_found_at_once():
 
 def test_threads_and_documents_of_several_lines():
     decoder = json_decoder(("a", pa.int64()), ("b", pa.int64()), use_threads=True)
-    messages = [b'{"a":%d,\n"b":\n2}' % row for row in range(500)]
+    messages = [b'{"a":%d,\n"b":\n2}' % row for row in range(50_000)]
     decoded = decode(decoder, messages, line_feeds=False)
-    assert decoded.batch["a"].to_pylist() == list(range(500))
-    assert decoded.batch["b"].to_pylist() == [2] * 500
+    assert decoded.batch["a"].to_pylist() == list(range(50_000))
+    assert decoded.batch["b"].to_pylist() == [2] * 50_000
+
+
+def test_threads_and_a_document_that_outgrows_their_blocks():
+    decoder = json_decoder(("a", pa.int64()), ("text", pa.string()), use_threads=True)
+    messages = [b'{"a":%d,"text":"%s"}' % (row, b"x" * (row % 7)) for row in range(30_000)]
+    messages[11_111] = b'{"a":11111,"text":"%s"}' % (b"y" * 3_000_000)
+    decoded = decode(decoder, messages)
+    assert decoded.batch["a"].to_pylist() == list(range(30_000))
+    assert [len(text) for text in decoded.batch["text"].to_pylist()[11_110:11_113]] == [
+        1,
+        3_000_000,
+        3,
+    ]
 
 
 def test_rows_are_in_the_order_which_is_asked_for():

@@ -82,7 +82,7 @@ class DocumentDecoder:
     Args:
         adapter: Adapter of the messages: of JSON, CSV or protobuf.
         schema: Columns to decode.
-        use_threads: Parse JSON in Arrow's threads.
+        use_threads: Parse much JSON in Arrow's threads.
 
     Raises:
         ConfigurationError: Messages of the adapter can't have the columns of the schema.

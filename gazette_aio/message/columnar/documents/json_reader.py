@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.columns import Indices
 
 BLOCK_BYTES = 8 << 20  # Parsed at a time.
-_PARALLEL_BLOCKS = 4
+_PARALLEL_BYTES = 512 << 10  # Documents of which it's worth to parse them in several threads.
+_PARALLEL_BLOCKS = 8
 _ROW = re.compile(r"\s*in row (\d+)$")
 
 _ParseError = (pa.ArrowInvalid, pa.ArrowCapacityError)
@@ -49,7 +50,7 @@ class JSONReader:
     Args:
         fields: Columns to read.
         stamps: Prefix and suffix of UUIDs at the front of documents, which aren't columns.
-        use_threads: Parse in Arrow's threads.
+        use_threads: Parse many documents in Arrow's threads.
 
     Raises:
         ConfigurationError: A type isn't supported.
@@ -132,6 +133,7 @@ class JSONReader:
             ArrowInvalid: One of them is bad.
         """
         block_size = lines.data.size + 1
+        use_threads = use_threads and block_size > _PARALLEL_BYTES
         if use_threads:
             block_size = max(block_size // _PARALLEL_BLOCKS, int(np.diff(lines.offsets).max())) + 1
         table = pj.read_json(
