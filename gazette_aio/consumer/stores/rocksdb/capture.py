@@ -265,6 +265,8 @@ class DirectoryCapture:
         fnode = self._recorder.record_create(temporary)
         self._recorder.record_write_at(fnode, content, 0)
         self._recorder.record_rename(temporary, self._path(name))
+        # A former member may have left a file of that name.
+        self._files.pop(_TEMPORARY, None)
         self._files[name] = _File(fnode, 0, len(content))
         self._contents[name] = content
 
