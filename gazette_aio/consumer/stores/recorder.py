@@ -67,7 +67,7 @@ class DirectoryRecorder(FileRecorder, Protocol):
         ...
 
     def age_bytes(self, fnode: int, /) -> int:
-        """Return the length of the log since a file was created."""
+        """Return the length of the log since the first operation of a file."""
         ...
 
     def properties(self) -> dict[str, str]:

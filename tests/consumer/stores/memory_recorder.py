@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,23 @@ class MemoryRecorder:
         directory: Directory of the files.
         fsm: History to continue.
         content: Content of the log so far.
+        author: Author of what is recorded.
+        log: Name of the log.
     """
 
     def __init__(
-        self, directory: Path, fsm: FSM | None = None, content: bytes = b"", author: int = 1
+        self,
+        directory: Path,
+        fsm: FSM | None = None,
+        content: bytes = b"",
+        author: int = 1,
+        log: str = LOG,
     ) -> None:
         self.directory = str(directory)
         self.before_hints: Any = None
-        self.fsm = fsm or FSM(FSMHints(log=LOG))
-        self._encoder = LogEncoder(self.fsm, Author(author), LOG, len(content))
+        self.fsm = fsm or FSM(FSMHints(log=log))
+        self._log = log
+        self._encoder = LogEncoder(self.fsm, Author(author), log, len(content))
         self._content = bytearray(content)
         self._error: StoreError | None = None
         self.calls = [len(content)]
@@ -46,10 +54,10 @@ class MemoryRecorder:
         return bytes(self._content)
 
     def hints(self) -> FSMHints:
-        return self.fsm.build_hints(LOG)
+        return self.fsm.build_hints(self._log)
 
     @contextlib.contextmanager
-    def atomic(self) -> Iterator[None]:
+    def atomic(self) -> Generator[None]:
         self._check()
         yield
         if self._error is None:

@@ -70,14 +70,15 @@ class LogEncoder:
         return self.offset - self._taken
 
     def age_bytes(self, fnode: int) -> int:
-        """Return the length of the log since a file was created.
+        """Return the length of the log since the first operation of a file.
 
-        Playback reads as much, but for long parts that concern no file that has a path. Of a file
-        that has no path, or was created in another log, it's zero.
+        Playback reads as much, but for long parts that concern no file that has a path. Operations
+        in other logs don't count. Of a file that has no path, it's zero.
         """
         node = self.fsm.live_nodes.get(fnode)
-        first = node.segments[0] if node is not None else None
-        return self.offset - first.first_offset if first and first.log == self._log else 0
+        segments = node.segments if node is not None else []
+        own = (segment.first_offset for segment in segments if segment.log == self._log)
+        return self.offset - next(own, self.offset)
 
     def take(self) -> list[bytes]:
         """Return the encoded operations and contents since the last call."""

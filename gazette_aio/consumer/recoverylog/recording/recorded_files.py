@@ -54,7 +54,7 @@ class RecordedFiles:
             return set(node.links) if node is not None else set()
 
     def age_bytes(self, fnode: int) -> int:
-        """Return the length of the log since a file was created, as of `LogEncoder.age_bytes()`."""
+        """Return the length of the log since a file's first operation; see `LogEncoder`."""
         with self._lock:
             return self._encoder.age_bytes(fnode)
 
