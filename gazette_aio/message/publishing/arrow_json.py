@@ -260,7 +260,7 @@ def _maps(array: Any) -> Texts:
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     keys, items = array.keys.slice(first, count), array.items.slice(first, count)
     lengths = np.diff(offsets)
-    if pa.types.is_nested(keys.type):
+    if pa.types.is_nested(_value_type(keys.type)):
         raise RefusedTypeError(f"keys of {array.type} can't be names")
     names = _of_rows(keys, np.cumsum(lengths)).whole()
     if not _is_text(keys.type):
@@ -279,11 +279,21 @@ def _maps(array: Any) -> Texts:
 
 def _is_text(kind: Any) -> bool:
     """Return whether texts of a scalar type are strings, in quotes."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = _value_type(kind)
     return not (
         pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     )
+
+
+def _value_type(kind: Any) -> Any:
+    """Return the type as which values of a type are encoded."""
+    while True:
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        elif isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        else:
+            return kind
 
 
 def _arrays(values: Any, lengths: Any, opening: bytes, closing: bytes, names: Any = None) -> Texts:

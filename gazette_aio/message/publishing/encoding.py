@@ -114,8 +114,13 @@ def splitter(adapter: Adapter[T]) -> Callable[[Sequence[T]], Encoded]:
     return list
 
 
-async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
+async def rows_of_table(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -> Rows:
     """Return the rows of a table that supports the PyCapsule interface of Arrow.
+
+    Args:
+        table: The table.
+        adapter: Adapter of the messages.
+        is_mapped: Whether rows may go to several journals.
 
     Raises:
         ConfigurationError: pyarrow isn't installed, or the adapter can't make messages of the
@@ -130,7 +135,8 @@ async def rows_of_table(table: Any, adapter: Adapter[Any]) -> Rows:
         except ImportError as error:
             text = "tables need pyarrow and numpy (pip install 'gazette-aio[arrow]')"
             raise ConfigurationError(text) from error
-    return await in_thread(sys.modules[_TABLE_ROWS].TableRows, table, adapter)
+    make = sys.modules[_TABLE_ROWS].TableRows
+    return await in_thread(make, table, adapter, is_mapped=is_mapped)
 
 
 async def take(messages: Iterable[T], pace: Turns) -> list[T]:

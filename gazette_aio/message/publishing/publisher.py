@@ -404,7 +404,8 @@ class Publisher(Generic[T]):
         if table is not None:
             if taken:
                 raise ValidationError("a batch has either messages or a table")
-            rows = await rows_of_table(table, self.adapter)
+            is_mapped = not isinstance(mapping, tuple)
+            rows = await rows_of_table(table, self.adapter, is_mapped=is_mapped)
         indices = await map_rows(rows, mapping, pace)
         check_journals(indices)
         batch: list[tuple[Target, list[Encoded]]] = []

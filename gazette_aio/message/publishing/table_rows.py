@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SLICE_CELLS: Final = 1 << 13
 _SLICE_BYTES: Final = 1 << 17
 
+_unquoted = msgspec.json.Decoder(str).decode
+
 
 class TableRows:
     """Rows of a table, as `Rows` of a batch.
@@ -37,12 +39,13 @@ class TableRows:
     Args:
         table: A table, record batch or data frame that supports the PyCapsule interface.
         adapter: Adapter of the messages.
+        is_mapped: Whether rows are picked by their indices, as they go to several journals.
 
     Raises:
         ConfigurationError: The adapter can't make messages of the columns.
     """
 
-    def __init__(self, table: Any, adapter: Adapter[Any]) -> None:
+    def __init__(self, table: Any, adapter: Adapter[Any], *, is_mapped: bool = False) -> None:
         try:
             self._table: Any = table if isinstance(table, pa.Table) else pa.table(table)
         except (TypeError, ValueError) as error:
@@ -69,7 +72,9 @@ class TableRows:
         self.min_slice: int | None = max(
             min(_SLICE_CELLS // max(len(self._names), 1), _SLICE_BYTES // bytes_of_a_row), 1
         )
-        self._documents: Any = _merged(documents, self.min_slice)
+        # To pick rows from several chunks, Arrow copies all chunks first, each time.
+        most_chunks = 1 if is_mapped else 2 * (len(self) // self.min_slice + 1)
+        self._documents: Any = _merged(documents, most_chunks)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -162,7 +167,7 @@ class TableRows:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return [value or "" for value in column.to_pylist()]
         texts = self._texts(rows, name, indices).whole().to_pylist()
-        return ["" if text == b"null" else text.decode().strip('"') for text in texts]
+        return [_field(text) for text in texts]
 
     def _values(self, rows: Any, indices: range | list[int]) -> list[bytes]:
         values: list[bytes] = []
@@ -190,6 +195,13 @@ class TableRows:
         return [adapter.message(row) for row in rows.to_pylist()]
 
 
+def _field(text: bytes) -> str:
+    """Return the field of CSV for a text of JSON."""
+    if text[:1] == b'"':
+        return _unquoted(text)
+    return "" if text == b"null" else text.decode()
+
+
 def _check(table: Any) -> None:
     """Refuse columns that break the rules of Arrow, such as indices beyond a dictionary."""
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -199,10 +211,9 @@ def _check(table: Any) -> None:
             raise ValidationError(f"column {name!r}: {error}") from error
 
 
-def _merged(table: Any, rows: int) -> Any:
-    """Merge small chunks of a table, of fewer than `rows` on average, if they can be."""
-    most = table.num_rows // rows + 1
-    if all(column.num_chunks <= 2 * most for column in table.columns):
+def _merged(table: Any, most_chunks: int) -> Any:
+    """Merge the chunks of a table with more than `most_chunks`, if they can be."""
+    if all(column.num_chunks <= most_chunks for column in table.columns):
         return table
     try:
         return table.combine_chunks()
