@@ -255,6 +255,10 @@ async def _unhealthy(brokers: JournalClient, log: str) -> str:
                 return f"a fragment store is unhealthy: {health.store_health_error}"
     except pb.BrokerStatusError as error:
         return f"its fragment stores can't be checked: {error}"
+    except pb.TransportError as error:
+        # Brokers before v0.101 check no stores.
+        if error.code != "UNIMPLEMENTED":
+            raise
     return ""
 
 
