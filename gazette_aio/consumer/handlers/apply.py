@@ -57,7 +57,8 @@ async def shard_apply(
     result = await service.host.store.transact(list(compares), operations)
     if not result.succeeded:
         response.status = pc.Status.ETCD_TRANSACTION_FAILED
-    elif compares or any(isinstance(each, Put) for each in operations):
+    # A comparison with revision 0 tells that there was nothing to delete.
+    elif any(each.value for each in compares) or any(isinstance(each, Put) for each in operations):
         await service.host.key_space.wait_for_revision(result.header.revision)
     else:
         keys = [each.key for each in operations]
