@@ -123,20 +123,25 @@ def without_late_gaps(nodes: dict[int, list[Segment]]) -> dict[int, list[Segment
         (segment.first_seq_no, fnode, index)
         for fnode, segments in nodes.items()
         for index, segment in enumerate(segments)
-        if segment.last_seq_no >= newest
     )
     latest: tuple[int, int] | None = None
-    for _, fnode, index in places:
+    whole_to = 0  # Up to here, some file would have one segment, if it weren't split.
+    for first_seq_no, fnode, index in places:
         segment = nodes[fnode][index]
+        is_within = first_seq_no <= whole_to
+        following = nodes[fnode][index + 1 : index + 2]
+        if following and gap_between(segment, *following) is not None:
+            whole_to = max(whole_to, following[0].first_seq_no)
+        if segment.last_seq_no < newest:
+            continue
         if latest is not None:
             before = nodes[latest[0]][latest[1]]
             if segment.last_seq_no <= before.last_seq_no:
                 continue
-            is_split = index > 0 and gap_between(nodes[fnode][index - 1], segment) is not None
-            is_late = segment.first_seq_no > before.last_seq_no + 1
-            if is_split and is_late and gap_between(before, segment) is not None:
+            is_gap = first_seq_no > before.last_seq_no + 1
+            if is_gap and is_within and gap_between(before, segment) is not None:
                 nodes[latest[0]][latest[1]] = before._replace(
-                    last_seq_no=segment.first_seq_no - 1, last_offset=segment.first_offset
+                    last_seq_no=first_seq_no - 1, last_offset=segment.first_offset
                 )
         latest = fnode, index
     return nodes

@@ -99,7 +99,7 @@ def test_a_file_that_ends_in_a_gap_is_forgotten():
         node.segments.append(segment.to_proto(LOG))
 
     player = FSM(hints)
-    forgotten = []
+    forgotten: list[int] = []
     for op, payload in log.applied:
         player.apply(op, payload)
         forgotten += player.take_forgotten()
@@ -137,6 +137,27 @@ def test_hints_have_no_gap_after_the_newest_file():
         player.apply(op, payload)
     assert player.links == log.fsm.links
     assert player.take_forgotten() == []
+
+
+def test_a_gap_of_several_files_after_the_newest_one():
+    """What ends a file in it isn't skipped because the first operation after it is another's."""
+    log = Log()
+    old, newest = log.create("/old"), log.create("/newest")
+    temporary = log.create("/temporary")
+    log.write(newest)
+    log.write(newest, author=8)
+    log.apply(
+        RecordedOp(author=8, unlink=RecordedOp.Link(fnode=temporary, path="/temporary")),
+        gap=SPLIT_GAP_BYTES + 1,
+    )
+    log.write(old, author=8)  # The first one of this author to the file, which splits nothing.
+    log.write(newest, author=8)
+
+    _, segments = live_log_segments(log.fsm.build_hints(LOG))
+    assert [(each.author, each.first_seq_no, each.last_seq_no) for each in segments] == [
+        (7, old, 4),
+        (8, 5, log.fsm.next_seq_no - 1),
+    ]
 
 
 def test_a_property_of_hints_is_newer_than_what_is_read():
