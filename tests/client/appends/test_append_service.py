@@ -494,6 +494,18 @@ async def test_quick_appends(journals: MemoryJournals, service: AppendService) -
     await eventually(lambda: service.status().journals == 0)
 
 
+async def test_a_try_in_another_thread_leaves_nothing_behind(
+    journals: MemoryJournals, service: AppendService
+) -> None:
+    # It raises, as no event loop runs there. The journal's appends go on.
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        await asyncio.to_thread(service.try_append, JOURNAL, b"lost")
+    append = service.try_append(JOURNAL, b"content")
+    assert append is not None
+    await append
+    assert journals.contents[JOURNAL] == b"content"
+
+
 @pytest.mark.parametrize("memory", [0, 32 << 20])
 async def test_quick_appends_make_way(
     journals: MemoryJournals, client: JournalClient, service: AppendService, memory: int
