@@ -6,7 +6,6 @@ import functools
 import importlib
 import inspect
 import reprlib
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -129,14 +128,18 @@ async def rows_of_table(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -
     Cancellation: safe.
     """
     # Importing takes long, and so may a table that is yet to be computed.
-    if _TABLE_ROWS not in sys.modules:
-        try:
-            await in_thread(importlib.import_module, _TABLE_ROWS)
-        except ImportError as error:
-            text = "tables need pyarrow and numpy (pip install 'gazette-aio[arrow]')"
-            raise ConfigurationError(text) from error
-    make = sys.modules[_TABLE_ROWS].TableRows
-    return await in_thread(make, table, adapter, is_mapped=is_mapped)
+    return await in_thread(_make_table_rows, table, adapter, is_mapped=is_mapped)
+
+
+def _make_table_rows(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -> Rows:
+    try:
+        # Race: another thread may be importing it, which this waits for.
+        module = importlib.import_module(_TABLE_ROWS)
+    except ImportError as error:
+        text = "tables need pyarrow and numpy (pip install 'gazette-aio[arrow]')"
+        raise ConfigurationError(text) from error
+    rows: Rows = module.TableRows(table, adapter, is_mapped=is_mapped)
+    return rows
 
 
 async def take(messages: Iterable[T], pace: Turns) -> list[T]:

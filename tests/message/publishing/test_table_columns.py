@@ -1,7 +1,10 @@
-"""Publishing of tables whose columns are of extension types, or of many chunks."""
+"""Publishing of tables: columns of extension types, many chunks, and a slow import."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from gazette_aio.message import Publisher, csv_adapter, json_adapter
 from gazette_aio.message.adapters.base import Adapter
 from tests.message.publishing.batch_fakes import BatchAppends
+from tests.waiting import turns
 
 pa: Any = pytest.importorskip("pyarrow")
 
@@ -65,3 +69,36 @@ async def test_chunks_are_not_copied_for_each_of_many_journals(pool: Any) -> Non
 
     assert len(published) == rows
     assert pool.total_bytes_allocated() - before < 20 * table.nbytes
+
+
+class SlowImport:
+    """Finder of modules that holds up the import of one of them."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.began = threading.Event()
+        self.may_end = threading.Event()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == self.module:
+            self.began.set()
+            self.may_end.wait(30)
+
+
+async def test_tables_are_published_while_the_first_one_imports_arrow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowImport("gazette_aio.message.publishing.arrow_json")
+    monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
+    for module in (slow.module, "gazette_aio.message.publishing.table_rows"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    table = pa.table({"n": [1]})
+
+    first = asyncio.create_task(lines(table, json_adapter(), NDJSON))
+    await asyncio.to_thread(slow.began.wait, 30)
+    second = asyncio.create_task(lines(table, json_adapter(), NDJSON))
+    await turns(20)
+    slow.may_end.set()
+
+    for (line,) in await asyncio.gather(first, second):
+        assert line.endswith(',"n":1}')
