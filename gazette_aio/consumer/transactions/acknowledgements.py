@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 from gazette_aio.consumer.transactions.explain import explained, step
@@ -29,6 +30,7 @@ class Acknowledgements:
     def __init__(self, appends: AsyncJournalClient) -> None:
         self._appends = appends
         self._pending: dict[str, AsyncAppend] = {}
+        self._unseen: deque[tuple[str, AsyncAppend]] = deque()  # Those not known to be appended.
         self._is_recovered = False
         self._producers: set[ProducerID] = set()
 
@@ -49,6 +51,7 @@ class Acknowledgements:
         for journal, intent in intents:
             with step("writing ACK"):
                 self._pending[journal] = await self._append(journal, intent, (commit,))
+        self._unseen = deque(self._pending.items())
 
     async def append_recovered(self, intents: Mapping[str, bytes]) -> None:
         """Begin to append the acknowledgements of a restored checkpoint.
@@ -62,6 +65,7 @@ class Acknowledgements:
             if not self._is_own(intent):
                 with step(f"writing recovered ACK intent for journal {journal}"):
                     self._pending[journal] = await self._append(journal, intent)
+        self._unseen = deque(self._pending.items())
 
     def _is_own(self, intent: bytes) -> bool:
         """Return whether an acknowledgement is known to be by a producer of this assignment."""
@@ -84,16 +88,17 @@ class Acknowledgements:
         Raises:
             TransactionError: One can't be appended.
         """
-        for journal, append in self._pending.items():
+        # Each is looked at once: this is called when any of them ends, and there may be thousands.
+        while self._unseen:
+            journal, append = self._unseen[0]
             if not append.done():
                 return False
-            error = append.exception()
-            if error is None:
-                continue
-            if not self._is_recovered:
-                raise explained("prev.ack", error)
-            if not isinstance(error, JournalNotFoundError):
-                raise explained(f"writing recovered ACK intent for journal {journal}", error)
+            if (error := append.exception()) is not None:
+                if not self._is_recovered:
+                    raise explained("prev.ack", error)
+                if not isinstance(error, JournalNotFoundError):
+                    raise explained(f"writing recovered ACK intent for journal {journal}", error)
+            self._unseen.popleft()
         if self._is_recovered:
             self._forgive()
         return True
