@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.transactions.explain import explained, step
 from gazette_aio.protocol.status_errors import JournalNotFoundError
 
@@ -48,7 +49,9 @@ class Acknowledgements:
         """
         self._pending, self._is_recovered = {}, False
         self._producers.add(producer)
+        turns = Turns()
         for journal, intent in intents:
+            await turns.rest()
             with step("writing ACK"):
                 self._pending[journal] = await self._append(journal, intent, (commit,))
         self._unseen = deque(self._pending.items())
@@ -61,7 +64,9 @@ class Acknowledgements:
         Cancellation: aborts — some are appended.
         """
         self._pending, self._is_recovered = {}, True
+        turns = Turns()
         for journal, intent in intents.items():
+            await turns.rest()
             if not self._is_own(intent):
                 with step(f"writing recovered ACK intent for journal {journal}"):
                     self._pending[journal] = await self._append(journal, intent)

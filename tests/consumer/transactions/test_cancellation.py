@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gazette_aio.aio import turns as loop_turns
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application import DeferToNextTransaction
 from gazette_aio.consumer.transactions import (
@@ -280,7 +281,8 @@ async def cancelled_at_each_await(
 
 @pytest.fixture
 def small_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each wait for a queue, and for a pause between readings, occur in small."""
+    """Have each wait for a queue, for a turn, and for a pause between readings occur in small."""
+    monkeypatch.setattr(loop_turns, "SLICE_SECONDS", -1.0)
     monkeypatch.setattr(consuming, "QUEUED_BYTES", 1)
     monkeypatch.setattr(backlog, "MAX_BYTES", 200)
     monkeypatch.setattr(driver, "_FIRST_PAUSE", 0.002)
