@@ -617,7 +617,7 @@ class Cancelling:
 
     def __await__(self):
         steps = self.coroutine.__await__()
-        value = None
+        resume, value = steps.send, None
         while True:
             if self.at == 0:
                 self.at = -1
@@ -627,11 +627,14 @@ class Cancelling:
                     return stop.value
                 raise AssertionError("cancellation was swallowed")
             try:
-                waited = steps.send(value)
+                waited = resume(value)
             except StopIteration as stop:
                 return stop.value
             self.at -= 1
-            value = yield waited
+            try:
+                resume, value = steps.send, (yield waited)
+            except BaseException as error:  # noqa: BLE001 - as when a time-out within it ends.
+                resume, value = steps.throw, error
 
 
 @pytest.mark.parametrize("names", [["a/j"], ["a/j", "b/j"]])
