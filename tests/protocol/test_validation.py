@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import consumer
@@ -458,3 +460,30 @@ def test_errors_tell_their_context():
     assert error.text == "invalid length (2; expected 4 <= length <= 512)"
     assert str(error) == f"Changes[0].Upsert.Name: {error.text}"
     assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"),
+    [(1 << 62, 0), (-(1 << 62), 0), (1, -1), (-1, 1), (0, 10**9), (0, -(10**9))],
+)
+@pytest.mark.parametrize(
+    ("message", "part", "context"),
+    [
+        (spec(), "fragment.refresh_interval", "Fragment.RefreshInterval"),
+        (spec(), "fragment.retention", "Fragment.Retention"),
+        (spec(), "fragment.flush_interval", "Fragment.FlushInterval"),
+        (consumer.ShardSpec(id="a-shard"), "min_txn_duration", "MinTxnDuration"),
+        (consumer.ShardSpec(id="a-shard"), "max_txn_duration", "MaxTxnDuration"),
+        (pb.FragmentsRequest(journal="a/journal"), "signatureTTL", "SignatureTTL"),
+    ],
+)
+def test_durations_that_peers_cannot_parse(
+    message: Message, part: str, context: str, seconds: int, nanos: int
+):
+    changed = type(message)()
+    changed.CopyFrom(message)
+    duration = operator.attrgetter(part)(changed)
+    duration.seconds, duration.nanos = seconds, nanos
+    assert error_of(pb.validate, changed) == (
+        f"{context}: invalid duration (seconds {seconds}, nanos {nanos})"
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol._generated import consumer_pb2 as pc
 from gazette_aio.protocol.errors import ValidationError, within
-from gazette_aio.protocol.go.text import clean_path, duration_nanoseconds
+from gazette_aio.protocol.go.text import clean_path
 from gazette_aio.protocol.journal import validate_journal, validate_token
 from gazette_aio.protocol.labels import (
     validate_label_set,
@@ -50,10 +50,10 @@ def validate_shard_spec(spec: pc.ShardSpec) -> None:
     """
     within("Id", validate_shard_id, spec.id)
     _validate_recovery(spec)
-    minimum = duration_nanoseconds(spec.min_txn_duration)
+    minimum = within("MinTxnDuration", specs.validate_duration, spec.min_txn_duration)
     if minimum < 0:
         raise ValidationError(f"invalid MinTxnDuration ({minimum}; expected >= 0)")
-    maximum = duration_nanoseconds(spec.max_txn_duration)
+    maximum = within("MaxTxnDuration", specs.validate_duration, spec.max_txn_duration)
     if maximum <= 0:
         raise ValidationError(f"invalid MaxTxnDuration ({maximum}; expected > 0)")
     within("LabelSet", validate_label_set, spec.labels)

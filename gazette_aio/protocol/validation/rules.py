@@ -14,7 +14,7 @@ from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol._generated import recoverylog_pb2 as recoverylog_pb
 from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.fragment import validate_fragment
-from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration
+from gazette_aio.protocol.go.text import format_duration
 from gazette_aio.protocol.journal import (
     MAX_JOURNAL_LENGTH,
     validate_journal,
@@ -208,7 +208,7 @@ def _validate_fragments_request(request: pb.FragmentsRequest) -> None:
             f"invalid PageLimit ({request.page_limit}; must be >= 0 and <= {MAX_PAGE_LIMIT})"
         )
     if request.HasField("signatureTTL"):
-        lifetime = duration_nanoseconds(request.signatureTTL)
+        lifetime = within("SignatureTTL", specs.validate_duration, request.signatureTTL)
         if lifetime <= 0:
             raise ValidationError(
                 f"invalid SignatureTTL ({format_duration(lifetime)}; must be > 0s)"

@@ -8,7 +8,14 @@ from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.fragment import validate_codec
-from gazette_aio.protocol.go.text import HOUR, MINUTE, SECOND, duration_nanoseconds, format_duration
+from gazette_aio.protocol.go.text import (
+    HOUR,
+    MAX_INT64,
+    MINUTE,
+    SECOND,
+    duration_nanoseconds,
+    format_duration,
+)
 from gazette_aio.protocol.journal import split_meta, validate_journal, validate_token
 from gazette_aio.protocol.labels import (
     validate_label_set,
@@ -27,6 +34,8 @@ from gazette_aio.protocol.well_known import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from google.protobuf.duration_pb2 import Duration
 
 
 class CheckPart(Protocol):
@@ -142,20 +151,40 @@ def validate_fragment_spec(spec: pb.JournalSpec.Fragment) -> None:
             raise ValidationError(
                 f"GZIP_OFFLOAD_DECOMPRESSION is incompatible with file:// stores ({store})"
             )
-    refresh = duration_nanoseconds(spec.refresh_interval)
+    refresh = within("RefreshInterval", validate_duration, spec.refresh_interval)
     if not MIN_REFRESH_INTERVAL <= refresh <= MAX_REFRESH_INTERVAL:
         raise ValidationError(
             f"invalid RefreshInterval ({format_duration(refresh)}; "
             f"expected {format_duration(MIN_REFRESH_INTERVAL)} <= interval "
             f"<= {format_duration(MAX_REFRESH_INTERVAL)})"
         )
-    flush = duration_nanoseconds(spec.flush_interval)
+    within("Retention", validate_duration, spec.retention)
+    flush = within("FlushInterval", validate_duration, spec.flush_interval)
     if flush and flush < MIN_FLUSH_INTERVAL:
         raise ValidationError(
             f"invalid FlushInterval ({format_duration(flush)}; "
             f"expected >= {format_duration(MIN_FLUSH_INTERVAL)})"
         )
     validate_path_postfix_template(spec.path_postfix_template)
+
+
+def validate_duration(duration: Duration) -> int:
+    """Check that a duration can be represented by all peers, and return its nanoseconds.
+
+    Others can't parse a message with such a duration, nor any list that includes the message.
+
+    Raises:
+        ValidationError: The parts don't belong together, or the nanoseconds don't fit 64 bits.
+    """
+    nanoseconds = duration_nanoseconds(duration)
+    seconds, nanos = duration.seconds, duration.nanos
+    if (
+        abs(nanos) >= SECOND
+        or (seconds < 0 < nanos or nanos < 0 < seconds)
+        or not -MAX_INT64 <= nanoseconds <= MAX_INT64
+    ):
+        raise ValidationError(f"invalid duration (seconds {seconds}, nanos {nanos})")
+    return nanoseconds
 
 
 def validate_suspend(suspend: pb.JournalSpec.Suspend) -> None:
