@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from pyarrow import RecordBatch, Schema
+
     from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.columnar.journal import JournalRecords
     from gazette_aio.message.reading.driver import FlowDriver
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 def records_of(
     adapter: Adapter[Any] | None,
-    schema: pa.Schema | None,
+    schema: Schema | None,
     options: ReadOptions,
     checkpoint: SequencerCheckpoint | None,
     *,
@@ -93,11 +95,11 @@ class ArrowBatches(Owner):
     """
 
     def __init__(
-        self, driver: FlowDriver[JournalRecords, pa.RecordBatch], records: RecordsByJournal
+        self, driver: FlowDriver[JournalRecords, RecordBatch], records: RecordsByJournal
     ) -> None:
         self._driver = driver
         self._records = records
-        self.schema: pa.Schema = records.schema
+        self.schema: Schema = records.schema
         """Schema of the batches."""
 
     @property
@@ -121,7 +123,7 @@ class ArrowBatches(Owner):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> pa.RecordBatch:
+    async def __anext__(self) -> RecordBatch:
         """Return the next non-empty batch.
 
         Raises:
