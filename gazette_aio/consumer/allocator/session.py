@@ -270,6 +270,8 @@ class MemberSession(Owner):
                 break
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_RETRY_SECONDS)
+        # The log is of the group as of that: assignments of before may be unknown here as yet.
+        await self.key_space.wait_for_revision(self._announcement.revision)
         await handover.run()
 
     def _give_up(self, seconds: float) -> None:
