@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gazette_aio.aio.owner import Owner
 
 if TYPE_CHECKING:
+    import contextvars
     from collections.abc import Callable, Coroutine
 
+T = TypeVar("T")
 
 _ends: Final[set[asyncio.Task[None]]] = set()
 """Tasks that close objects which nobody closed."""
+
+
+def start_task(
+    work: Coroutine[Any, Any, T], name: str, *, context: contextvars.Context | None = None
+) -> asyncio.Task[T]:
+    """Return a task of the running event loop, which begins in a later turn.
+
+    Invariant: whoever starts a task completes its own step first. A task factory of the program,
+    such as `asyncio.eager_task_factory`, would begin the task at once.
+
+    Args:
+        work: Coroutine of the task.
+        name: Name of the task.
+        context: Context of the task; None for a copy of the present one.
+
+    Raises:
+        RuntimeError: No event loop is running.
+    """
+    return asyncio.Task(work, loop=asyncio.get_running_loop(), name=name, context=context)
 
 
 def call_from_anywhere(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
@@ -32,7 +53,7 @@ def end_from_anywhere(
     """Have an event loop run `aclose()` in its own task, unless the loop is closed."""
 
     def begin() -> None:
-        task = loop.create_task(aclose(), name="gazette end of what was left behind")
+        task = start_task(aclose(), "gazette end of what was left behind")
         _ends.add(task)
         task.add_done_callback(_ends.discard)
 
@@ -80,7 +101,7 @@ class OwnedTask(Owner):
         """
         assert not self.running, "the task before it is still under way"
         self._is_cancelled = False
-        self._task = asyncio.get_running_loop().create_task(work, name=name)
+        self._task = start_task(work, name)
         if on_end is not None:
             self._task.add_done_callback(lambda _: on_end())
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
+from gazette_aio.aio.task import start_task
 from gazette_aio.client import list_all_journals
 from gazette_aio.console.exchange import CALL_SECONDS
 
@@ -65,7 +66,7 @@ class Listings:
         """
         key = token, selector
         if (task := self._listings.get(key)) is None:
-            task = asyncio.create_task(self._list(auth, selector))
+            task = start_task(self._list(auth, selector), "gazette listing of the console")
             while len(self._listings) >= self._limits.count:
                 # Requests that wait for it still get it.
                 del self._listings[next(iter(self._listings))]

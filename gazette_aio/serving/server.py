@@ -11,6 +11,7 @@ import grpc
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import start_task
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.calls import CallsOfOthers
 from gazette_aio.serving.connections import Connections
@@ -204,9 +205,7 @@ class GrpcServer:
                 "the gRPC library can't read a request, and stopped serving: it's started anew",
                 extra={"error": repr(error)},
             )
-            self._reviving = asyncio.get_running_loop().create_task(
-                self._revive(server), name="gazette revival of a gRPC server"
-            )
+            self._reviving = start_task(self._revive(server), "gazette revival of a gRPC server")
 
     async def _revive(self, failed: grpc.aio.Server) -> None:
         # Calls in progress end: the library doesn't learn of their messages any longer.

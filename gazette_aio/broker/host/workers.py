@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import start_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -102,7 +103,7 @@ class Background:
         if self._closed:
             work.close()
             return None
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = start_task(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._finish)
         return task

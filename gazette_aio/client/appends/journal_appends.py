@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.fifo import FIFOBudget
+from gazette_aio.aio.task import start_task
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.batch import Batch, Chain
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES
@@ -106,14 +107,14 @@ class JournalAppends:
 
         The caller holds the lock, or the lock is free and the caller doesn't suspend.
         """
-        loop = asyncio.get_running_loop()  # It raises if none runs: nothing would send the batch.
+        asyncio.get_running_loop()  # It raises if none runs: nothing would send the batch.
         batch = self.chain.admit(request, dependencies, is_plain=is_plain)
         if self._tracing is not None and batch.span is None:
             batch.span = self._tracing.start("append", self.journal)
         if self.worker is None:
             # An empty context: claims that the first holder has set aren't those of the others.
-            self.worker = loop.create_task(
-                self._work(), name=f"gazette append {self.journal}", context=contextvars.Context()
+            self.worker = start_task(
+                self._work(), f"gazette append {self.journal}", context=contextvars.Context()
             )
             self.worker.add_done_callback(self._worker_ended)
         return batch

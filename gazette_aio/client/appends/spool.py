@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gazette_aio.aio.file_calls import FileCalls
+from gazette_aio.aio.task import start_task
 from gazette_aio.client.appends.content_buffer import SPILL_BYTES
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Spool:
             if self._closed and self._io is None:
                 self._drop()
 
-        self._io = task = asyncio.get_running_loop().create_task(use, name="gazette append spool")
+        self._io = task = start_task(use, "gazette append spool")
         task.add_done_callback(end)
         return task
 

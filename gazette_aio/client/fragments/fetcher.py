@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote, urljoin
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.task import start_task
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.protocol.url import redacted
 
@@ -158,7 +159,7 @@ class HTTPFragmentFetcher:
         if self._session is not None:
             # Invariant: aiohttp doesn't continue a close that was broken off.
             if self._closing is None:
-                self._closing = asyncio.create_task(self._session.close())
+                self._closing = start_task(self._session.close(), "gazette end of a session")
             await asyncio.shield(self._closing)
             self._session = None
 

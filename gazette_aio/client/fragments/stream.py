@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.task import start_task
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.fragments.file_transport import FileBody
 from gazette_aio.client.rpc.read_ahead import ReadAhead
@@ -69,7 +70,7 @@ class FragmentStream(ReadAhead):
         self._waiting: deque[bytes] = deque()
         self._producing = False
         self._given_up = False
-        self._task = self._loop.create_task(self._run(), name=f"gazette fragment {journal}")
+        self._task = start_task(self._run(), f"gazette fragment {journal}")
 
     def on_end(self, callback: Callable[[FragmentStream], object]) -> None:
         """Call a function when the stream has ended and its body is closed."""

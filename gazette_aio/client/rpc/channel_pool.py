@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 import grpc
 import grpc.aio
 
+from gazette_aio.aio.task import start_task
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error
 from gazette_aio.client.rpc.member_choice import MemberState
 from gazette_aio.client.status import MemberStatus
@@ -204,7 +205,7 @@ class ChannelPool(Generic[MethodsT]):
                 connection.is_used = False
                 continue
             del self.connections[connection.endpoint]
-            closing = asyncio.get_running_loop().create_task(connection.channel.close())
+            closing = start_task(connection.channel.close(), "gazette end of a channel")
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 

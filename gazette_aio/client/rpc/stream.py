@@ -10,6 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.task import start_task
 from gazette_aio.client.rpc.errors import is_being_cancelled, transport_error
 from gazette_aio.client.rpc.read_ahead import ReadAhead
 from gazette_aio.client.status import StreamStatus
@@ -59,9 +60,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         self._max_bytes = max_bytes
         self._on_close = on_close
         self._waiting: deque[tuple[int, T]] = deque()
-        self._task = asyncio.get_running_loop().create_task(
-            self._pump(), name=f"gazette read {journal}"
-        )
+        self._task = start_task(self._pump(), f"gazette read {journal}")
 
     def receive_nowait(self) -> T | None:
         """Return the next response, or None if none waits."""

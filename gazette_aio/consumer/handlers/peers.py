@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import start_task
 from gazette_aio.consumer.allocator.model import Member
 from gazette_aio.consumer.api.client import ShardClient
 from gazette_aio.protocol.consumer import ConsumerSpec
@@ -130,9 +131,7 @@ class Peers(Owner):
         client = self._clients.pop(endpoint, None)
         if client is None or self._is_closed:
             return
-        task = asyncio.get_running_loop().create_task(
-            self._close_unused(client), name=f"gazette retired client of {endpoint}"
-        )
+        task = start_task(self._close_unused(client), f"gazette retired client of {endpoint}")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 

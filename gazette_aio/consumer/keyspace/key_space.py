@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.signal import Signal
+from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.keyspace.entries import Entries, Entry, check_responses
 from gazette_aio.consumer.keyspace.errors import CompactedError
@@ -174,9 +175,7 @@ class KeySpace(Generic[D]):
         """Apply changes until the watch fails."""
         arrived: list[WatchResponse] = []
         arrival = asyncio.Event()
-        receiver = asyncio.create_task(
-            self._receive(arrived, arrival), name=f"watch of {self._prefix}"
-        )
+        receiver = start_task(self._receive(arrived, arrival), f"watch of {self._prefix}")
         receiver.add_done_callback(lambda _: arrival.set())
         try:
             while True:

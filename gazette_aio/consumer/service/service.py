@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import start_task
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.handlers import ShardAPI, shard_service
@@ -262,9 +263,7 @@ class Service(Owner):
         self._started, self._ended = loop.create_future(), loop.create_future()
         for future in (self._started, self._ended):
             future.add_done_callback(_retrieve)
-        self._runner = loop.create_task(
-            self._run(), name=f"gazette member {self.process_id.suffix}"
-        )
+        self._runner = start_task(self._run(), f"gazette member {self.process_id.suffix}")
         self._runner.add_done_callback(self._settle)
         try:
             await asyncio.shield(self._started)

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import start_task
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -89,7 +90,7 @@ class SpawnedWork(Owner):
 
     def _start(self, work: Coroutine[Any, Any, None], failure: asyncio.Future[None]) -> None:
         name = f"gazette task {getattr(work, '__qualname__', work)} of the application"
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = start_task(work, name)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, failure))
 

@@ -12,6 +12,7 @@ import anyio
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Scope
 from gazette_aio.aio.signal import Signal
+from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.allocator.model import Assignment, Item
 from gazette_aio.consumer.shards.replica import Replica
@@ -77,7 +78,7 @@ class LocalShards(Scope):
 
     async def __aenter__(self) -> Self:
         # A task of its own, so that another task than this one may end the block.
-        self._supervisor = asyncio.create_task(self._supervise(), name="shards")
+        self._supervisor = start_task(self._supervise(), "shards")
         self._supervisor.add_done_callback(self._supervised)
         try:
             await self._is_open.wait()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import start_task
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import pick_first_hints
@@ -81,9 +82,9 @@ class LogRecovery:
         # Finished: the directory would remain if this was cancelled.
         await finish(self._make_directory(_prefix_of(self._shard.id)))
         _logger.info("began recovering %s into %s", self._shard.id, self._directory)
-        playing = asyncio.create_task(
+        playing = start_task(
             self._player.play(hints, self._directory, self._shard.client),
-            name=f"player of shard {self._shard.id}",
+            f"player of shard {self._shard.id}",
         )
         try:
             await self._player.tailing.wait()

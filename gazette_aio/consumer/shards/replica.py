@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gazette_aio.aio.finish import finish
-from gazette_aio.aio.task import OwnedTask
+from gazette_aio.aio.task import OwnedTask, start_task
 from gazette_aio.client import AppendService
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application.hooks import Hooks
@@ -282,9 +282,7 @@ class Replica:
         if self._recorder is None:
             await loop.run(checkpoint)
             return
-        hints = asyncio.create_task(
-            self._record_hints(self._recorder), name=f"hints of shard {self.id}"
-        )
+        hints = start_task(self._record_hints(self._recorder), f"hints of shard {self.id}")
         try:
             await loop.run(checkpoint)
         finally:

@@ -7,6 +7,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from gazette_aio.aio.task import start_task
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -29,7 +31,7 @@ async def bounded(work: Coroutine[Any, Any, None], seconds: float, name: str) ->
 
     Cancellation: aborts — the work goes on.
     """
-    task = asyncio.get_running_loop().create_task(work, name=f"gazette {name}")
+    task = start_task(work, f"gazette {name}")
     task.add_done_callback(lambda done: _log_error(done, name))
     await asyncio.wait((task,), timeout=None if math.isinf(seconds) else seconds)
     if task.done():

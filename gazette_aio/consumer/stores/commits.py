@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import start_task
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.protocol.errors import DependencyError, StoreError
 from gazette_aio.protocol.status_errors import text_without_endpoint
@@ -53,8 +54,8 @@ class Commits:
         """
         assert self._last is None or self._last.done(), "the commit before it is still pending"
         operation = self._last = AsyncOperation()
-        task = self._task = asyncio.get_running_loop().create_task(
-            self._commit(tuple(wait_for), apply, abandon), name="gazette commit of a store"
+        task = self._task = start_task(
+            self._commit(tuple(wait_for), apply, abandon), "gazette commit of a store"
         )
         task.add_done_callback(lambda _: operation.resolve(_error_of(task)))
         return operation
@@ -97,8 +98,8 @@ class Commits:
         if self._is_closing:
             raise _destroyed()
         # A task of its own is what `aclose()` can cancel without touching the commit.
-        waiting = self._waiting = asyncio.get_running_loop().create_task(
-            _first_error(futures), name="gazette dependencies of a store"
+        waiting = self._waiting = start_task(
+            _first_error(futures), "gazette dependencies of a store"
         )
         try:
             await asyncio.wait((waiting,))

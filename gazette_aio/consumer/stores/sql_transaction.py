@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.util import greenlet_spawn
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import start_task
 from gazette_aio.consumer.stores.sql_errors import as_store_error
 from gazette_aio.protocol.errors import StoreError
 
@@ -36,9 +37,7 @@ class SQLTransaction:
         self._connection: AsyncConnection = db.connect()
         self._transaction: AsyncTransaction | None = None
         self._options = options
-        self._begun = asyncio.get_running_loop().create_task(
-            self._begin(), name="gazette begin of a transaction"
-        )
+        self._begun = start_task(self._begin(), "gazette begin of a transaction")
 
     @property
     def has_failed(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.contexts import adopt
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import start_task
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -76,9 +77,8 @@ class Finisher:
         self, waiting: Awaitable[object], context: contextvars.Context
     ) -> asyncio.Task[object]:
         # Invariant: a task of its own. Cancellation can't be kept from what the caller awaits.
-        loop = asyncio.get_running_loop()
         name = f"gazette end of a transaction of shard {self._shard.id}"
-        return loop.create_task(_awaited(waiting), name=name, context=context)
+        return start_task(_awaited(waiting), name, context=context)
 
     async def _ended(self, ending: asyncio.Task[object]) -> None:
         await asyncio.wait((ending,), timeout=FINISHED_SECONDS)

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.publishing.routes import merged
 from gazette_aio.message.uuid import CONTINUE_TXN
@@ -91,7 +92,7 @@ class Backlog:
         if self._task is None:
             work = self._append_all()
             try:
-                self._task = asyncio.get_running_loop().create_task(work, name="gazette publisher")
+                self._task = start_task(work, "gazette publisher")
             except BaseException:
                 work.close()
                 raise

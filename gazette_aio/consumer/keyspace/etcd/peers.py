@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import start_task
 from gazette_aio.client.rpc.channel_pool import MemberConnection
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreUnavailableError
 from gazette_aio.consumer.keyspace.etcd.rpcs import Methods
@@ -149,9 +150,7 @@ class Peers(Owner):
         return "; ".join(filter(None, reasons)) or "no answer"
 
     def _close_later(self, peer: Peer) -> None:
-        closing = asyncio.get_running_loop().create_task(
-            peer.channel.close(_CLOSE_SECONDS), name="close a channel to Etcd"
-        )
+        closing = start_task(peer.channel.close(_CLOSE_SECONDS), "close a channel to Etcd")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
