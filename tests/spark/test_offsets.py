@@ -445,6 +445,21 @@ def test_write_heads_which_fall_behind():
         assert spans(end, later) == {"a": (60, 130)}
 
 
+def test_journals_without_content():
+    """All of it expired, or a broker lists the store for the first time: heads are 0."""
+    start = started(journal("a", 100), committed=True)
+    assert regressed(start, [journal("a", 0)]) == []
+    assert next_batch(start, [journal("a", 0)]) == replace(start, base=None)
+    waiting = plan_batch(start, [journal("a", 0)], seen={"a": 130})
+    assert (waiting.offsets.journals, waiting.losses) == ({"a": 100}, [])
+    behind = replace(start, heads={"a": 130})
+    assert regressed(behind, [journal("a", 0)]) == ["a"], "it may be listed soon"
+    end, losses = plan_batch(behind, [journal("a", 0)], seen=behind.heads)
+    assert losses == [Loss("a", "has no content any more", 100, 130)]
+    assert end.journals == {"a": 100}
+    assert regressed(replace(start, revisions={}), [journal("a", 0)]) == ["a"]
+
+
 def test_losses_of_a_batch_which_is_run_again():
     start = started(*(journal(name, 100) for name in "abcd"))
     end = next_batch(start, [journal(name, 200) for name in "abcd"])

@@ -185,6 +185,25 @@ async def test_an_idle_query_whose_last_content_expired(world, monkeypatch):
     assert query.ids == [0, 1]
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+async def test_an_idle_query_all_of_whose_content_expired(world, fails, caplog):
+    await world.create("a")
+    await world.publish("a", [0])
+    query = world.query(
+        startingOffsets="earliest", isolation="read-uncommitted", failOnDataLoss=fails
+    )
+    await query.drain()
+    await world.persist("a")
+    await world.lose_fragments("a", 1)
+    for _ in range(2):
+        assert not await query.trigger()
+        query.restart()
+    assert caplog.text == ""
+    await world.publish("a", [1])
+    await query.drain()
+    assert query.ids == [0, 1]
+
+
 async def test_write_heads_which_are_behind_for_a_moment(world, monkeypatch):
     await world.create("a")
     await world.publish("a", [0])

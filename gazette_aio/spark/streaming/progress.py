@@ -11,6 +11,10 @@ returns them, and `raise_losses()` raises them if options don't allow losses. Th
 of a query which allows losses: it keeps its position in deleted journals, reads recreated journals
 from their first byte, and continues at decreased write heads.
 
+The write head of a journal without content is 0: after all of it expired, or while a broker lists
+its store for the first time. Only content which isn't read yet may then be lost. The position
+stays, since the journal continues from its real write head.
+
 `check_batch()` checks the batch to be read, which was planned now or before a restart.
 """
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 _GONE: Final = "is gone"
 _RECREATED: Final = "was created anew"
 _BEHIND: Final = "fell behind"
+_EMPTY: Final = "has no content any more"
 _EXPIRED: Final = "has lost its oldest fragments"
 
 
@@ -79,7 +84,12 @@ def regressed(start: Offsets, journals: Iterable[JournalInfo]) -> list[str]:
     A replica which doesn't know the last append yet reports such a head: probe again before
     treating the journal as recreated.
     """
-    return [one.name for one in journals if one.head < start.journals.get(one.name, 0)]
+    return [
+        one.name
+        for one in journals
+        if one.head < start.journals.get(one.name, 0)
+        and not (_is_empty(start, one) and _was_read(start, one.name))
+    ]
 
 
 def plan_batch(
@@ -119,6 +129,7 @@ def plan_batch(
         loss = _find_loss(start, journal, seen.get(name, 0))
         if loss is not None:
             losses.append(loss)
+        if loss is not None and loss.reason != _EMPTY:
             state = states.pop(name, None)
             begin = ends[name] = 0 if loss.reason == _RECREATED else journal.head
             base.pop(name)
@@ -234,7 +245,20 @@ def _find_loss(start: Offsets, journal: JournalInfo, seen: int) -> Loss | None:
     revision = journal.create_revision or start.revisions.get(name, 0)
     if is_recreated(start, name, revision, head):
         return Loss(name, _RECREATED, begin, max(seen, begin))
+    if _is_empty(start, journal):
+        was_read = _was_read(start, name)
+        return Loss(name, _EMPTY, begin, seen) if seen > begin and not was_read else None
     return Loss(name, _BEHIND, head, begin) if head < begin else None
+
+
+def _is_empty(start: Offsets, journal: JournalInfo) -> bool:
+    """Return whether a journal has no content, and isn't known to be recreated."""
+    return not journal.head and bool(start.revisions.get(journal.name))
+
+
+def _was_read(start: Offsets, name: str) -> bool:
+    """Return whether a journal was read up to the write head of the last batch."""
+    return start.heads.get(name, 0) <= start.journals[name]
 
 
 def _truncate(state: RangeState, head: int) -> RangeState:

@@ -191,7 +191,7 @@ def _journals_of(ended: Offsets, heads: WriteHeads) -> dict[str, JournalProgress
             rows, seconds = 0, 0.0
         elif name in heads.oldest_ms:
             seconds = max(heads.time_ms - heads.oldest_ms[name], 0) / 1000
-        found[name] = JournalProgress(offset, head, head - offset, rows, seconds)
+        found[name] = JournalProgress(offset, head, max(head - offset, 0), rows, seconds)
     return found
 
 
