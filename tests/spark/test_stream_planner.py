@@ -14,6 +14,7 @@ import pytest
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError, TransportError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 from gazette_aio.spark.connecting import spark_client
+from gazette_aio.spark.planning import listing as planning_listing
 from gazette_aio.spark.planning.tasks import CommittedFrom
 from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.spark.streaming import line_ends, tail
@@ -25,6 +26,20 @@ from tests.pyspark.journals import Producer
 from tests.spark.stream_queries import NDJSON, SCHEMA
 
 # --- Where queries begin and end.
+
+
+async def test_latest_is_where_journals_end_while_a_broker_lists_stores(world, monkeypatch):
+    await world.create("a")
+    await world.publish("a", [0])
+    query = world.query()
+
+    async def head_of(*_):
+        return 0  # Unlike a listing of fragments, a probe doesn't wait.
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planning_listing, "head_of", head_of)
+        initial = await query.planner.initial()
+    assert initial.journals == {"test/a": await world.head("a")} != {"test/a": 0}
 
 
 @pytest.mark.parametrize("planner", [StreamPlanner, LegacyStreamPlanner])

@@ -75,7 +75,9 @@ class StreamListing:
         Cancellation: safe.
         """
         journals = await self._list(
-            fragments=self._options.starting != "latest",
+            # A probe of the head doesn't wait for a broker's first listing of the store: a query
+            # which begins at the latest offset would begin at 0.
+            fragments=True,
             # Selected journals may be created while the query runs.
             allow_none=not self._options.selection.journals,
             # Journals which the option doesn't name begin at their earliest offset.
