@@ -20,14 +20,28 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 _CODES: Final = {
-    "CANCELLED": 1,
-    "UNKNOWN": 2,
-    "INVALID_ARGUMENT": 3,
-    "RESOURCE_EXHAUSTED": 8,
-    "UNIMPLEMENTED": 12,
-    "INTERNAL": 13,
-    "UNAVAILABLE": 14,
-    "UNAUTHENTICATED": 16,
+    name: number
+    for number, name in enumerate(
+        (
+            "OK",
+            "CANCELLED",
+            "UNKNOWN",
+            "INVALID_ARGUMENT",
+            "DEADLINE_EXCEEDED",
+            "NOT_FOUND",
+            "ALREADY_EXISTS",
+            "PERMISSION_DENIED",
+            "RESOURCE_EXHAUSTED",
+            "FAILED_PRECONDITION",
+            "ABORTED",
+            "OUT_OF_RANGE",
+            "UNIMPLEMENTED",
+            "INTERNAL",
+            "UNAVAILABLE",
+            "DATA_LOSS",
+            "UNAUTHENTICATED",
+        )
+    )
 }
 _LONG: Final = frozenset(
     (
@@ -107,7 +121,7 @@ def stream_error(text: str, code: str) -> bytes:
     return _dump(
         {
             "error": {
-                "grpcCode": _CODES.get(code, 2),
+                "grpcCode": _CODES[code],
                 "httpCode": int(status),
                 "message": text,
                 "httpStatus": status.phrase,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
+import grpc
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -346,6 +347,14 @@ def test_errors_of_streams() -> None:
         "httpStatus": "Too Many Requests",
         "details": [],
     }
+
+
+@pytest.mark.parametrize("code", grpc.StatusCode)
+def test_errors_of_streams_have_the_number_of_their_code(code: grpc.StatusCode) -> None:
+    number: int
+    number, _ = code.value
+    error = json.loads(json_form.stream_error("why", code.name))["error"]
+    assert (error["grpcCode"], error["message"]) == (number, "why")
 
 
 def test_counters_as_text() -> None:
