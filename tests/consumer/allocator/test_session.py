@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from contextlib import asynccontextmanager
 
 import pytest
@@ -166,10 +167,13 @@ async def test_the_log_tells_what_the_only_member_waits_for(store, caplog):
         await eventually(lambda: waits_of(caplog))
         [(level, text)] = waits_of(caplog)
         assert level == "WARNING"
+        waited = re.search(r"waited: (\d+) s", text)
+        assert waited is not None
+        assert int(waited[1]) < handover.REMINDER_SECONDS
         assert text == (
             "member zone#aaaa exits: it waits at most 300 s until other members hold its shards "
-            "(shards: 2, other members: 0: start one, waited: 0 s). A second signal, or call of "
-            "exit_gracefully(), ends it at once"
+            f"(shards: 2, other members: 0: start one, waited: {waited[1]} s). A second signal, or "
+            "call of exit_gracefully(), ends it at once"
         )
         async with member(store, "bbbb"):
 
