@@ -27,14 +27,18 @@ def start_task(
     such as `asyncio.eager_task_factory`, would begin the task at once.
 
     Args:
-        work: Coroutine of the task.
+        work: Coroutine of the task. It's closed if no task can be started.
         name: Name of the task.
         context: Context of the task; None for a copy of the present one.
 
     Raises:
         RuntimeError: No event loop is running.
     """
-    return asyncio.Task(work, loop=asyncio.get_running_loop(), name=name, context=context)
+    try:
+        return asyncio.Task(work, loop=asyncio.get_running_loop(), name=name, context=context)
+    except BaseException:
+        work.close()
+        raise
 
 
 def call_from_anywhere(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:

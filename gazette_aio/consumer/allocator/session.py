@@ -270,7 +270,7 @@ class MemberSession(Owner):
                 break
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_RETRY_SECONDS)
-        # The log is of the group as of that: assignments of before may be unknown here as yet.
+        # Without this wait, the group as it's known here may lack shards assigned before.
         await self.key_space.wait_for_revision(self._announcement.revision)
         await handover.run()
 

@@ -90,12 +90,7 @@ class Backlog:
             text = f"{self.size_bytes} bytes of messages are queued: await drain()"
             raise asyncio.QueueFull(text)
         if self._task is None:
-            work = self._append_all()
-            try:
-                self._task = start_task(work, "gazette publisher")
-            except BaseException:
-                work.close()
-                raise
+            self._task = start_task(self._append_all(), "gazette publisher")
         self._items.append(item)
         self.size_bytes += item.length
         self._put += 1

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.sequencing.columns import Indices
 
 BLOCK_BYTES = 8 << 20  # Parsed at a time.
-_PARALLEL_BYTES = 512 << 10  # Documents of which it's worth to parse them in several threads.
+_PARALLEL_BYTES = 512 << 10  # Of documents. Fewer aren't worth the start of several threads.
 _PARALLEL_BLOCKS = 8
 _ROW = re.compile(r"\s*in row (\d+)$")
 
