@@ -26,15 +26,7 @@ _SHARING = 4
 """Scenarios replayed at a time on the same members."""
 
 
-def _collect() -> list[dict[str, Any]]:
-    try:
-        recorded: list[dict[str, Any]] = golden.load("shard_scenarios.json")["scenarios"]
-    except (pytest.skip.Exception, pytest.fail.Exception):
-        return []
-    return recorded
-
-
-RECORDED = _collect()
+RECORDED: list[dict[str, Any]] = golden.load("shard_scenarios.json")["scenarios"]
 SERVED = {
     scenario["name"]: scenario
     for scenario in RECORDED
@@ -101,7 +93,6 @@ async def _replay_all(etcd: str) -> dict[str, str | None]:
 # One test, since those of several workers would each start all members.
 @pytest.mark.timeout(600)
 def test_members_do_what_was_recorded(etcd_server: Etcd) -> None:
-    golden.directory()
     outcomes = asyncio.run(_replay_all(etcd_server.endpoint))
     assert outcomes.keys() == SCENARIOS.keys()
     unexpected: dict[str, str | None] = {}
@@ -115,7 +106,6 @@ def test_members_do_what_was_recorded(etcd_server: Etcd) -> None:
 
 
 def test_scenarios_were_collected() -> None:
-    golden.directory()
     assert len(RECORDED) == 121
     assert len(SERVED) == 119
     assert set(known_differences.SHARD_SCENARIOS) <= set(SERVED)
