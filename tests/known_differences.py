@@ -25,6 +25,16 @@ PUBLISHER_JSON_BODIES = JSON_ESCAPES
 INVALID_UTF8 = "invalid UTF-8 is refused rather than repaired"
 FRAMING_NDJSON_UNPACK: dict[tuple[int, int], str] = {(13, 0): INVALID_UTF8}
 
+# Records of framing_csv.json, by (index, number). Go's reader makes them `\n`, and so loses content.
+CRLF_IN_QUOTES = r"`\r\n` within a quoted field is read as it's written"
+FRAMING_CSV_UNMARSHAL: dict[tuple[int, int], str] = dict.fromkeys(
+    (
+        *((9, 0), (30, 0), (32, 1), (34, 2), (34, 3), (35, 3), (40, 1), (41, 3), (50, 1), (62, 1)),
+        *((63, 1), (66, 3), (79, 3), (88, 0), (88, 2)),
+    ),
+    CRLF_IN_QUOTES,
+)
+
 # Scenarios of broker_scenarios.json, which a broker of this package answers otherwise on purpose.
 BROKER_SCENARIOS: dict[str, str] = {
     "fragment_nested_journal": (

@@ -1,7 +1,8 @@
 r"""Comma-separated values: each message is one record, whose quoted fields may span lines.
 
 The dialect is RFC 4180, with `\n` or `\r\n` line ends. Blank lines are skipped, spaces are kept,
-and there are no comments. The first record which a decoder reads fixes the number of fields.
+and there are no comments. Line ends within quoted fields are content, and stay as they are. The
+first record which a decoder reads fixes the number of fields.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gazette_aio.protocol.errors import FrameTooLargeError, FramingError, Unexpe
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 
 _QUOTE, _COMMA = b'"', b","
+_BLANK_LINES = (b"\n", b"\r\n")
 _BARE = 'bare " in non-quoted-field'
 _EXTRANEOUS = 'extraneous or missing " in quoted-field'
 
@@ -114,14 +116,13 @@ class CSVDecoder(QueueingDecoder):
         """Read a line, and queue the record or error that it completes."""
         self._line += 1
         self._record_bytes += len(line)
-        text = line[:-2] + b"\n" if line.endswith(b"\r\n") else line
         record = self._record
         if record is None:
-            if text == b"\n":
+            if line in _BLANK_LINES:
                 self._blank_bytes = self._record_bytes
                 return
             record = self._record = RecordParser(self._line)
-        is_whole = record.read_line(text, self._line)
+        is_whole = record.read_line(line, self._line)
         if self._record_bytes - self._blank_bytes > self.max_frame_bytes:
             self._refuse_record()
         elif is_whole:
@@ -138,7 +139,7 @@ class CSVDecoder(QueueingDecoder):
         if not self._run:
             self._run_begin = self._tail_offset
         self._tail_offset += self._record_bytes
-        self._run.append(bytes(record.source).removesuffix(b"\n"))
+        self._run.append(bytes(record.source[: _content_bytes(record.source)]))
         self._run_ends.append(self._tail_offset)
         self._drop_record()
 
@@ -234,9 +235,8 @@ class RecordParser:
         r"""Read a line, which ends in `\n` unless content ended; return whether the record ends."""
         self.source += text
         self._last_line = number
-        size = len(text)
         position = 0
-        content_end = size - 1 if text.endswith(b"\n") else size
+        content_end = _content_bytes(text)
         if self._field is None and _QUOTE not in text:
             self.fields = text[:content_end].split(_COMMA)
             return True
@@ -259,7 +259,7 @@ class RecordParser:
             quote = text.find(_QUOTE, position)
             if quote == -1:
                 field += text[position:]
-                self._column = size + 1
+                self._column = content_end + (2 if text.endswith(b"\n") else 1)
                 # Content that doesn't end in a newline has ended: no more lines follow.
                 return False
             field += text[position:quote]
@@ -291,6 +291,13 @@ class RecordParser:
             where = f"record on line {self.line}; {where}"
         self.error = where
         return True
+
+
+def _content_bytes(text: bytes | bytearray) -> int:
+    """Return the length of a text without its line end."""
+    if not text.endswith(b"\n"):
+        return len(text)
+    return len(text) - (2 if text.endswith(b"\r\n") else 1)
 
 
 def parse_record(payload: bytes) -> list[bytes]:

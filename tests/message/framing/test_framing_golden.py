@@ -224,8 +224,8 @@ def test_ndjson_marshal():
 
 
 def test_csv_unmarshal():
-    adapter = csv_adapter()
-    for case in golden.load("framing_csv.json")["unmarshal"]:
+    adapter, differences = csv_adapter(), set()
+    for index, case in enumerate(golden.load("framing_csv.json")["unmarshal"]):
         stream = bytes.fromhex(case["stream"])
         for chunks in (case.get("chunks"), [1] * (len(stream) - 1), []):
             decoder = CSVFraming(lenient_eof=True).decoder()
@@ -233,7 +233,9 @@ def test_csv_unmarshal():
             finish(decoder, got)
             assert len(got) == len(case["results"]), (case["note"], got, case["results"])
             at = 0
-            for (kind, begin, end, payload), want in zip(got, case["results"], strict=True):
+            for number, ((kind, begin, end, payload), want) in enumerate(
+                zip(got, case["results"], strict=True)
+            ):
                 if kind == "eof":
                     assert want["kind"] == "eof"
                     continue
@@ -249,9 +251,13 @@ def test_csv_unmarshal():
                 except ValidationError as error:
                     assert (want["kind"], want["error"]) == ("decode", str(error))  # noqa: PT017
                     continue
-                assert [f.hex() for f in fields] == want["record_hex"]
+                if [f.hex() for f in fields] != want["record_hex"]:
+                    differences.add((index, number))
+                    read_by_go = [f.replace(b"\r\n", b"\n") for f in fields]
+                    assert [f.hex() for f in read_by_go] == want["record_hex"]
                 assert [f.encode("utf-8", "surrogateescape") for f in record] == fields
                 assert str(uuid) == str(adapter.uuid(want["record"]))
+    assert differences == set(known_differences.FRAMING_CSV_UNMARSHAL)
 
 
 def test_csv_marshal():
