@@ -1,4 +1,4 @@
-"""Asyncio primitives of the package: owners, locks, threads, turns of the event loop.
+"""Asyncio primitives of the package: owners, locks, threads, turns of the event loop, forks.
 
 Imports nothing else of this package.
 """

@@ -1,4 +1,4 @@
-"""Connections of a server of this process, ended so that clients know the outcome of each call.
+"""Sockets of a server of this process: ended so that clients know the outcome of each call.
 
 The gRPC library doesn't expose its sockets. It ends a connection by cancelling the calls that it
 hasn't passed on: for clients, the outcome of such a call is unknown, so that they don't repeat it.
@@ -19,6 +19,8 @@ import termios
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from gazette_aio.aio.forks import close_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -53,6 +55,21 @@ class Connections:
                 # that. A listener that's replaced ends; the library closes the one in its place.
                 with contextlib.suppress(OSError), _unused_listener() as unused:
                     os.dup2(unused.fileno(), number, inheritable=False)
+
+    def leave_children(self, server: object) -> None:
+        """Have forked children close their copies of the sockets, while `server` exists.
+
+        Otherwise the port would stay in use, and clients be connected, after the end of this
+        process.
+        """
+        close_in_children(server, lambda _: self._close_copies())
+
+    def _close_copies(self) -> None:
+        # The child's copy of the library may close these numbers: no other file may have them.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number, _ in self._sockets():
+            os.dup2(nothing, number, inheritable=False)
+        os.close(nothing)
 
     async def finish(self, longest: float) -> None:
         """Half-close each connection once no bytes are in transit, and wait until all are closed.

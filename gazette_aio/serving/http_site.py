@@ -9,6 +9,7 @@ from aiohttp import web
 
 import gazette_aio.protocol as pb
 from gazette_aio.serving.address import listen_address
+from gazette_aio.serving.connections import Connections
 from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ async def listen(
         while sockets:
             await web.SockSite(runner, sockets[-1], ssl_context=tls).start()
             sockets.pop()  # The runner closes it.
+        Connections(host, bound).leave_children(runner.server)
     except OSError as error:
         raise pb.ConfigurationError(
             f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"

@@ -101,7 +101,8 @@ class GrpcServer:
             ConfigurationError: The address can't be listened on.
         """
         port = self._bind(host, port, credentials)
-        self._connections = Connections(host, port)
+        connections = self._connections = Connections(host, port)
+        connections.leave_children(self)
 
         async def bind_anew() -> None:
             self._bind(host, port, credentials)
@@ -145,7 +146,8 @@ class GrpcServer:
 
         await bind()
         self._bind_anew = bind
-        self._connections = Connections("", path)
+        connections = self._connections = Connections("", path)
+        connections.leave_children(self)
 
     async def start(self) -> None:
         """Begin to answer.
@@ -177,6 +179,7 @@ class GrpcServer:
             elif server is not None:
                 await finish(self._end(server, grace))
         finally:
+            self._bind_anew = None  # It's a cycle.
             if socket is not None:
                 socket.remove()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import socket
 import stat
@@ -12,9 +11,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.file_lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from pathlib import Path
 
 # Bytes of a socket's address which are its path, without the zero at the end.
@@ -49,7 +49,9 @@ class UnixSocket:
         """
         for _ in range(_ATTEMPTS):
             try:
-                with _locked(self.path.parent):
+                # Race: of two servers which find the same stale file, the second would remove the
+                # new socket of the first. The lock leaves no file behind.
+                with locked(lambda: os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)):
                     self._clear()
                     listen()
                     self.path.chmod(self._mode)
@@ -99,18 +101,6 @@ def check_socket_path(path: str) -> None:
         raise pb.ConfigurationError(
             f"socket is longer than the {_PATH_BYTES} bytes of such paths: {path}"
         )
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Generator[None]:
-    # Race: of two servers which find the same stale file, the second would remove the new socket of
-    # the first. The lock leaves no file behind.
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _is_listened_on(path: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.broker.gateway.tls_listener import TlsListener
 from gazette_aio.serving.address import listen_address
+from gazette_aio.serving.connections import Connections
 from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class HttpGateway:
             ) from error
         self._listener = listener if tls is None else _secured(listener, server, tls)
         bound: int = self._listener.sockets[0].getsockname()[1]
+        Connections(host, bound).leave_children(server)
         return bound
 
     async def start(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.file_lock import FileLock, holder_of
 from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
 from gazette_aio.broker.keyspace.beginnings import Beginnings, revision_of
 
@@ -57,7 +57,7 @@ class DataDirectory:
         self.beginnings: Beginnings = Beginnings(files, path / "begun")
         self._files = files
         self._sync = sync
-        self._lock = -1
+        self._lock = FileLock()
 
     def open(self) -> ClusterIdentity:
         """Lock the directory and return its identity, which is new in an empty directory.
@@ -90,13 +90,13 @@ class DataDirectory:
         Raises:
             ConfigurationError: Another broker uses it, or it can't be used.
         """
+        path = self.path / "LOCK"
         try:
-            self._lock = self._files.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock.acquire(lambda: self._files.open(path, os.O_RDWR | os.O_CREAT))
+            self._lock.sign()
         except BlockingIOError:
-            self.close()
             raise pb.ConfigurationError(
-                f"data directory {self.path} is in use by another broker"
+                f"data directory {self.path} is in use by another broker: {holder_of(path)}"
             ) from None
         except OSError as error:
             self.close()
@@ -107,9 +107,7 @@ class DataDirectory:
 
     def close(self) -> None:
         """Release the lock. Idempotent."""
-        if self._lock >= 0:
-            lock, self._lock = self._lock, -1
-            self._files.close(lock)
+        self._lock.release()
 
     def journal(self, item: JournalItem) -> Path:
         """Return the directory of a journal's life.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -14,6 +13,7 @@ import aiofiles
 import msgspec
 
 from gazette_aio.aio.file_calls import FileCalls
+from gazette_aio.aio.file_lock import locked
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
@@ -187,17 +187,16 @@ class JSONFileStore(Generic[S]):
         Raises:
             _LockedError: Another store has locked it.
         """
-        with _explained("opening the fence"):
-            descriptor = os.open(self.directory / _FENCE, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
+        fence = self.directory / _FENCE
+        with contextlib.ExitStack() as stack:
             with _explained("locking the fence"):
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    descriptor = stack.enter_context(
+                        locked(lambda: os.open(fence, os.O_RDWR | os.O_CREAT, 0o600))
+                    )
                 except BlockingIOError as error:
                     raise _LockedError from error
             yield descriptor
-        finally:
-            os.close(descriptor)
 
     def _write_next(self, content: bytes, *, sync: bool) -> None:
         # Not exclusive: the file of a transaction that was rolled back may be there.

@@ -10,19 +10,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gazette_aio.aio.file_lock import FileLock, holder_of
 from gazette_aio.protocol.errors import LockedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-_UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class RecordID(NamedTuple):
@@ -51,12 +48,12 @@ class LogLock:
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path.with_name(f"{path.name}.lock")
-        self._descriptor = -1
+        self._lock = FileLock()
 
     @property
     def is_held(self) -> bool:
         """Whether this object holds the lock."""
-        return self._descriptor >= 0
+        return self._lock.is_held
 
     def acquire(self, *, is_optional: bool) -> None:
         """Acquire the lock. Idempotent.
@@ -68,39 +65,28 @@ class LogLock:
             LockedError: Another process holds it, or another object of this process.
             StoreError: The file can't be opened or locked.
         """
-        if self._descriptor >= 0:
+        if self._lock.is_held:
             return
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock.acquire(self._open, is_optional=is_optional)
             try:
-                self._lock(descriptor, is_optional=is_optional)
+                self._lock.sign()
             except BaseException:
-                os.close(descriptor)
+                self._lock.release()
                 raise
-        except OSError as error:
-            raise StoreError(f"{self.path}: {error.strerror}") from error
-        self._descriptor = descriptor
-
-    def _lock(self, descriptor: int, *, is_optional: bool) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-            by = f"process {holder}" if holder else "another process"
+            by = holder_of(self.path)
             raise LockedError(f"{self.path}: the log is in use by {by}") from None
         except OSError as error:
-            if not (is_optional and error.errno in _UNSUPPORTED):
-                raise
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+            raise StoreError(f"{self.path}: {error.strerror}") from error
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def release(self) -> None:
         """Release the lock. Idempotent."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            # The file stays: a process may be about to lock it, and the next would lock another.
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        # The file stays: a process may be about to lock it, and the next would lock another.
+        self._lock.release()
 
 
 def read_file(path: Path) -> bytes | None:

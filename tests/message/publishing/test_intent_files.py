@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio import file_lock
 from gazette_aio.broker.journal.registers import registers_match, update_registers
 from gazette_aio.message import Fence, IntentLog, Publisher, json_adapter
 from gazette_aio.message.publishing import intent_files, intents
@@ -125,7 +126,8 @@ async def survive(path: Path, fence: Any, monkeypatch: pytest.MonkeyPatch, *fail
     disk = FailingOS(*failing)
     failures: list[StoreError] = []
     with monkeypatch.context() as patched:
-        patched.setattr(intent_files, "os", disk)
+        for module in (intent_files, file_lock):
+            patched.setattr(module, "os", disk)
         try:
             await commit(publisher, log, 2)
         except StoreError as error:

@@ -1,0 +1,86 @@
+"""Restart of servers and logs while a worker lives on that their killed owner had forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.message import IntentLog
+
+OWNER = """
+import asyncio, os, sys
+from aiohttp import web
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.message import IntentLog
+from gazette_aio.serving.http_site import listen
+
+async def main(directory):
+    on_port = EmbeddedBroker(f"{directory}/port")
+    on_socket = EmbeddedBroker(f"{directory}/socket", http_port=None, socket=f"{directory}/s")
+    log = IntentLog(f"{directory}/log")
+    await log.require_recovered()
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    site = await listen(runner, "127.0.0.1", 0)
+    async with on_port, on_socket:
+        ports = [each.rpartition(":")[2] for each in (on_port.endpoint, on_port.http_endpoint)]
+        print(*ports, site, flush=True)
+        await asyncio.to_thread(os.read, 0, 1)
+        if not os.fork():
+            print(os.getpid(), flush=True)
+            os.read(0, 1)
+            os._exit(0)
+        await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""What a client of HTTP/2 sends first."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets of gRPC are found by /proc")
+async def test_a_worker_of_a_killed_owner_keeps_nothing(tmp_path: Path) -> None:
+    end, kept = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, tmp_path],
+        stdin=end,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as owner:
+        os.close(end)
+        assert owner.stdout is not None
+        port, http_port, site = map(int, owner.stdout.readline().split())
+        client = socket.create_connection(("127.0.0.1", port), timeout=60)
+        client.sendall(PREFACE)
+        client.recv(1)
+        os.write(kept, b".")
+        worker = int(owner.stdout.readline())
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        try:
+            os.kill(worker, 0)
+            with client:
+                while client.recv(1 << 16):
+                    pass
+            successors: list[Any] = [
+                EmbeddedBroker(tmp_path / "port", port=port, http_port=http_port),
+                EmbeddedBroker(tmp_path / "socket", http_port=site, socket=tmp_path / "s"),
+            ]
+            for each in successors:
+                async with each:
+                    pass
+            log = IntentLog(tmp_path / "log")
+            await log.require_recovered()
+            await log.aclose()
+        finally:
+            os.close(kept)
