@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +48,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sockets of gRPC are found by /proc")
-async def test_a_worker_of_a_killed_owner_keeps_nothing(tmp_path: Path) -> None:
+def test_a_worker_of_a_killed_owner_keeps_nothing(tmp_path: Path) -> None:
     end, kept = os.pipe()
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, tmp_path],
@@ -72,15 +72,17 @@ async def test_a_worker_of_a_killed_owner_keeps_nothing(tmp_path: Path) -> None:
             with client:
                 while client.recv(1 << 16):
                     pass
-            successors: list[Any] = [
-                EmbeddedBroker(tmp_path / "port", port=port, http_port=http_port),
-                EmbeddedBroker(tmp_path / "socket", http_port=site, socket=tmp_path / "s"),
-            ]
-            for each in successors:
-                async with each:
-                    pass
-            log = IntentLog(tmp_path / "log")
-            await log.require_recovered()
-            await log.aclose()
+            asyncio.run(succeed(tmp_path, port, http_port, site))
         finally:
             os.close(kept)
+
+
+async def succeed(path: Path, port: int, http_port: int, site: int) -> None:
+    """Use all that the killed owner used."""
+    async with (
+        EmbeddedBroker(path / "port", port=port, http_port=http_port),
+        EmbeddedBroker(path / "socket", http_port=site, socket=path / "s"),
+    ):
+        log = IntentLog(path / "log")
+        await log.require_recovered()
+        await log.aclose()
