@@ -1,7 +1,8 @@
 """Forged edits, hostile texts and oversized requests at the console in the browser.
 
 Invariants: no spec changes but by sound edits; each answer has a status that is expected, and all
-headers of the console; no content ends its event; and others are served meanwhile.
+headers of the console; no content ends its event; connections whose requests are never sent
+end; and others are served meanwhile.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _JOURNAL: Final = "attack/console"
 _KEY: Final = "c2VjcmV0"
 _OTHER_KEY: Final = "b3RoZXI="
 _STATUSES: Final = frozenset({200, 400, 401, 403, 404, 405, 409, 413})
+_HALF_SENT: Final = 200
+"""Connections that wait at the same time for the rest of a request."""
 _READ: Final = pb.Capability.LIST | pb.Capability.READ
 _SMUGGLED: Final = (
     b"POST /api/apply HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
@@ -72,7 +75,9 @@ async def attack(duration: float, seed: int) -> None:
         attacker = _Attacker(rng, page, client, await _tokens(rng), url=console.url)
         end = time.monotonic() + duration
         while not attacker.rounds or time.monotonic() < end:
-            async with asyncio.timeout(SERVED_SECONDS):
+            async with asyncio.timeout(SERVED_SECONDS), asyncio.TaskGroup() as group:
+                for _ in range(_HALF_SENT):
+                    group.create_task(attacker.send_half())
                 await attacker.attack_once()
     print(f"console: {attacker.rounds} rounds of requests refused, intact", flush=True)
 
@@ -126,6 +131,22 @@ class _Attacker:
         sound = await self._sound()
         await self._request("GET", f"/api/journal?name={_JOURNAL}", sound, expected={200})
         self.rounds += 1
+
+    async def send_half(self) -> None:
+        """Send no more than a part of a request, and require that the connection ends."""
+        body = b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        whole = b"POST /api/heads HTTP/1.1\r\nHost: localhost\r\n" + body
+        reader, writer = await self._connected()
+        with contextlib.suppress(ConnectionError):
+            writer.write(whole[: self._rng.randrange(len(whole) + 1)])
+            answer = await reader.read()
+            require(answer[:13] in (b"", b"HTTP/1.1 408 "), f"half a request has {answer!r}")
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self._url.hostname, self._url.port)
 
     async def _sound(self) -> dict[str, str]:
         claims = pb.Claims(capability=_READ | pb.Capability.APPLY)
@@ -195,9 +216,7 @@ class _Attacker:
         headers = {**await self._sound(), "Content-Type": "application/json"}
         data = rng.randbytes(rng.randrange(2000))
         await self._request("POST", "/api/apply", headers, data=data, expected={400})
-        url = self._page._base_url
-        assert url is not None
-        reader, writer = await asyncio.open_connection(url.host, url.port)
+        reader, writer = await self._connected()
         try:
             with contextlib.suppress(ConnectionError):
                 writer.write(

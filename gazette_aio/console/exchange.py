@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -29,6 +30,8 @@ MAX_ROWS: Final = 200
 """Most rows of an answer, and items of a request."""
 MAX_BODY_BYTES: Final = 256 << 10
 """Most bytes of a request."""
+BODY_SECONDS = 10.0
+"""Seconds within which the body of a request must arrive."""
 CALL_SECONDS: Final = 20.0
 """Seconds of a call to brokers or members."""
 HEAD_SECONDS: Final = 5.0
@@ -72,10 +75,16 @@ async def body(request: web.Request, form: type[T]) -> T:
     Raises:
         ValidationError: The body isn't of this form.
         HTTPRequestEntityTooLarge: The body is too large.
+        HTTPRequestTimeout: The body hasn't arrived in time.
 
     Cancellation: aborts — the request fails.
     """
-    return msgspec.json.decode(await request.read(), type=form)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            content = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+    return msgspec.json.decode(content, type=form)
 
 
 def answer(view: Any) -> web.Response:

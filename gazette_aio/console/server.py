@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.console.assets import read_assets
 from gazette_aio.console.doors import Doors
@@ -13,7 +11,7 @@ from gazette_aio.console.guards import LOOPBACK_HOSTS
 from gazette_aio.console.listings import ListingLimits, Listings
 from gazette_aio.console.tails import TailLimits, Tails
 from gazette_aio.serving.address import listen_address
-from gazette_aio.serving.http_site import listen
+from gazette_aio.serving.http_site import SiteRunner, listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +54,7 @@ class Console:
         self._hosts = LOOPBACK_HOSTS | frozenset(named)
         self._tails = Tails(tail_limits or TailLimits())
         self._listings = Listings(open_client, listing_limits or ListingLimits())
-        self._runner: web.AppRunner | None = None
+        self._runner: SiteRunner | None = None
 
     @property
     def url(self) -> str:
@@ -85,9 +83,7 @@ class Console:
             open_shards=self._open_shards,
             read_only=self._read_only,
         )
-        runner = self._runner = web.AppRunner(
-            doors.application(), access_log=None, handler_cancellation=True
-        )
+        runner = self._runner = SiteRunner(doors.application())
         await runner.setup()
         self._port = await listen(runner, self._host, self._port)
 

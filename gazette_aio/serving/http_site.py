@@ -1,9 +1,9 @@
-"""Addresses that HTTP servers listen on."""
+"""Addresses of HTTP servers, and bounds of their connections."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
@@ -15,12 +15,100 @@ from gazette_aio.serving.listening import bound_listener, listen_failure
 if TYPE_CHECKING:
     import socket
     import ssl
+    from collections.abc import Awaitable, Callable
 
-    from aiohttp.web import AppRunner
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
+
+FIRST_REQUEST_SECONDS = 10.0
+_KEEP_ALIVE_SECONDS = 75.0
+LINGERING_SECONDS = 2.0
+
+
+class BoundedConnection(web.RequestHandler):
+    """A connection of a client, which ends unless the head of a first request arrives in time.
+
+    The library bounds the time between requests, but hardly the time before the first request.
+    """
+
+    def __init__(self, server: web.Server, **options: Any) -> None:
+        # Typed as though there were always a log.
+        options["access_log"] = None
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            lingering_time=LINGERING_SECONDS,
+            **options,
+        )
+        self._link: asyncio.Transport | None = None
+        self._first_request: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Follow a connection from its beginning."""
+        super().connection_made(transport)
+        # Transports of other event loops have the methods, but not the class.
+        self._link = cast("asyncio.Transport", transport)
+        loop = asyncio.get_running_loop()
+        self._first_request = loop.call_later(FIRST_REQUEST_SECONDS, self._link.abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Follow a connection to its end."""
+        super().connection_lost(exc)
+        self.stop_waiting()
+        self._link = None
+
+    def stop_waiting(self) -> None:
+        """Let the connection stay: the head of a request has arrived. Idempotent."""
+        if self._first_request is not None:
+            self._first_request.cancel()
+            self._first_request = None
+
+
+class BoundedServer(web.Server):
+    """Accepts connections, and calls a function with each request.
+
+    Args:
+        answer: Answers a request. It's cancelled when the client is gone.
+        request: Makes a request of its head, its body, its connection and more.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Any], Awaitable[web.StreamResponse]],
+        request: Callable[..., web.BaseRequest],
+    ) -> None:
+        super().__init__(answer, request_factory=self._arrived, handler_cancellation=True)
+        self._request = request
+
+    def __call__(self) -> BoundedConnection:
+        """Return the protocol of a new connection."""
+        return BoundedConnection(self)
+
+    def _arrived(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        assert isinstance(protocol, BoundedConnection)
+        protocol.stop_waiting()
+        return self._request(message, payload, protocol, writer, task)
+
+
+class SiteRunner(web.AppRunner):
+    """Runs an application, whose connections are bounded."""
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        return BoundedServer(made.request_handler, made.request_factory)
 
 
 async def listen(
-    runner: AppRunner, host: str, port: int, *, tls: ssl.SSLContext | None = None
+    runner: SiteRunner, host: str, port: int, *, tls: ssl.SSLContext | None = None
 ) -> int:
     """Have a server that is set up listen on an address, and return the port.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -14,10 +15,17 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.console import exchange
 from gazette_aio.console.guards import HEADERS
 from gazette_aio.consumer.api import list_shards
+from gazette_aio.serving import http_site
 from gazette_aio.testing import create_journals, journal_spec
 from tests.console.serving import KEYS, asked, bearer, serving
+
+_HALF_BODY = (
+    b"POST /api/heads HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 9\r\n\r\n{"
+)
 
 
 @pytest.fixture
@@ -38,6 +46,30 @@ async def test_journals_and_heads(page, gazette_client):
     assert first == {"name": "a/one", "head": "5", "problem": ""}
     assert missing["head"] == ""
     assert "JOURNAL_NOT_FOUND" in missing["problem"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        (b"", b""),
+        (b"GET / HTTP/1.1\r\nHost: ", b""),
+        (_HALF_BODY, b"HTTP/1.1 408 "),
+    ],
+)
+async def test_requests_have_to_arrive(gazette_broker, monkeypatch, sent, received):
+    monkeypatch.setattr(http_site, "FIRST_REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(http_site, "LINGERING_SECONDS", 0.1)
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.1)
+    async with serving(gazette_broker) as page:
+        url = urlsplit(str(page._base_url))
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        try:
+            writer.write(sent)
+            async with asyncio.timeout(30):
+                assert (await reader.read())[:13] == received
+        finally:
+            writer.close()
+            await writer.wait_closed()
 
 
 async def test_pages_are_bounded(page, gazette_client):

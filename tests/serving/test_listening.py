@@ -15,20 +15,20 @@ import pytest
 from aiohttp import web
 
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.serving.http_site import listen
+from gazette_aio.serving.http_site import SiteRunner, listen
 from gazette_aio.serving.listening import bound_listener
 
 EVERYWHERE = ""
 
 
 @pytest.fixture
-async def runner() -> AsyncIterator[web.AppRunner]:
+async def runner() -> AsyncIterator[SiteRunner]:
     async def hello(_: web.Request) -> web.Response:
         return web.Response(text="hello")
 
     app = web.Application()
     app.router.add_get("/", hello)
-    runner = web.AppRunner(app)
+    runner = SiteRunner(app)
     await runner.setup()
     yield runner
     await runner.cleanup()
@@ -41,7 +41,7 @@ def has_ipv6() -> bool:
     return False
 
 
-async def test_any_free_port_is_one_for_all_addresses(runner: web.AppRunner):
+async def test_any_free_port_is_one_for_all_addresses(runner: SiteRunner):
     port = await listen(runner, EVERYWHERE, 0)
     assert {address[1] for address in runner.addresses} == {port}
     hosts = ["127.0.0.1", "[::1]"] if has_ipv6() else ["127.0.0.1"]
@@ -51,7 +51,7 @@ async def test_any_free_port_is_one_for_all_addresses(runner: web.AppRunner):
                 assert await response.text() == "hello"
 
 
-async def test_a_port_that_is_taken_is_refused(runner: web.AppRunner):
+async def test_a_port_that_is_taken_is_refused(runner: SiteRunner):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"unable to listen on 127.0.0.1:{port}: "):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from gazette_aio.broker.gateway.answers import CLOSE_ERROR, TEXT, header_value
+from gazette_aio.serving.http_site import BoundedConnection, BoundedServer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-FIRST_REQUEST_SECONDS = 10.0
-_KEEP_ALIVE_SECONDS = 75.0
 _MAX_HEADER_BYTES = 64 << 10
-_LINGERING_SECONDS = 2.0
 _END_SECONDS = 0.1
 IDLE_SECONDS = 0.05
 
@@ -32,7 +30,7 @@ class TruncatedBodyError(Exception):
     """A client closed its side of the connection before the end of a body, or sent none."""
 
 
-class GatewayConnection(web.RequestHandler):
+class GatewayConnection(BoundedConnection):
     """A connection of a client.
 
     A client that closes its side may still wait for answers, and a client that is gone looks the
@@ -42,15 +40,12 @@ class GatewayConnection(web.RequestHandler):
     def __init__(self, server: GatewayServer, **options: Any) -> None:
         super().__init__(server, **options)
         self._owner = server
-        self._link: asyncio.Transport | None = None
         self._body: StreamReader | None = None
-        self._first_request: asyncio.TimerHandle | None = None
         self._half_closed = False
         self._endless = False
 
     def begin(self, body: StreamReader) -> None:
         """Declare that the request with this body is being answered."""
-        self._stop_waiting()
         self._body = body
         if self._half_closed or self._has_further:
             self._truncate(body)
@@ -75,20 +70,15 @@ class GatewayConnection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Follow a connection from its beginning."""
         super().connection_made(transport)
-        # Transports of other event loops have the methods, but not the class.
-        self._link = cast("asyncio.Transport", transport)
+        assert self._link is not None
         self._owner.opened(self._link)
-        # The library bounds the time between requests, but not the time before the first request.
-        loop = asyncio.get_running_loop()
-        self._first_request = loop.call_later(FIRST_REQUEST_SECONDS, self._link.abort)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Follow a connection to its end."""
+        link = self._link
         super().connection_lost(exc)
-        self._stop_waiting()
-        if self._link is not None:
-            self._owner.lost(self._link)
-            self._link = None
+        if link is not None:
+            self._owner.lost(link)
 
     def data_received(self, data: bytes) -> None:
         """Receive bytes of the client."""
@@ -124,11 +114,6 @@ class GatewayConnection(web.RequestHandler):
     def _is_waiting(self) -> bool:
         """Whether the library has written all answers, and waits for a message."""
         return self._waiter is not None and not self._waiter.done()
-
-    def _stop_waiting(self) -> None:
-        if self._first_request is not None:
-            self._first_request.cancel()
-            self._first_request = None
 
     @staticmethod
     def _truncate(body: StreamReader) -> None:
@@ -193,7 +178,7 @@ class GatewayRequest(web.BaseRequest):
         response.headers.pop("Server", None)
 
 
-class GatewayServer(web.Server):
+class GatewayServer(BoundedServer):
     """Accepts connections, and calls a function with each request.
 
     Args:
@@ -201,8 +186,7 @@ class GatewayServer(web.Server):
     """
 
     def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
-        super().__init__(answer, request_factory=_request, handler_cancellation=True)
-        self._running = asyncio.get_running_loop()
+        super().__init__(answer, _request)
         self._transports: dict[asyncio.Transport, None] = {}
         self._ending = False
         self._empty = asyncio.Event()
@@ -212,11 +196,7 @@ class GatewayServer(web.Server):
         """Return the protocol of a new connection."""
         return GatewayConnection(
             self,
-            loop=self._running,
-            access_log=None,
             auto_decompress=False,  # What's put is what's appended.
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
-            lingering_time=_LINGERING_SECONDS,
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,  # Tokens may select many labels.
         )

@@ -9,7 +9,7 @@ from aiohttp import web
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.serving.http_site import listen
+from gazette_aio.serving.http_site import SiteRunner, listen
 
 if TYPE_CHECKING:
     import ssl
@@ -32,7 +32,7 @@ class Diagnostics(Owner):
     ) -> None:
         self._ready = ready
         self._metrics = metrics
-        self._runner: web.AppRunner | None = None
+        self._runner: SiteRunner | None = None
 
     def __repr__(self) -> str:
         return f"<Diagnostics {'serving' if self._runner is not None else 'stopped'}>"
@@ -53,7 +53,7 @@ class Diagnostics(Owner):
         app = web.Application()
         app.router.add_get("/debug/ready", self._answer_ready)
         app.router.add_get("/debug/metrics", self._answer_metrics)
-        runner = self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        runner = self._runner = SiteRunner(app)
         await runner.setup()
         try:
             return await listen(runner, host, port, tls=tls)

@@ -23,6 +23,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.gateway import HttpGateway, connection, journals
 from gazette_aio.broker.journal.flow_control import FlowControl
+from gazette_aio.serving import http_site
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 from tests.broker.gateway.http_steps import exchange, split_response
 
@@ -502,7 +503,7 @@ async def test_what_is_other_http_is_refused(
 async def test_a_first_request_has_to_arrive(
     site: Site, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "FIRST_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(http_site, "FIRST_REQUEST_SECONDS", 0.5)
     async with (
         connected(site, request("GET", "/test/journal?block=1")) as (reader, _),
         connected(site, b"") as (silent, _),

@@ -29,6 +29,7 @@ from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.process import command, run_consumer
 from gazette_aio.consumer.service.signals import StopSignals
 from gazette_aio.logs import configure_logs
+from gazette_aio.serving import http_site
 from gazette_aio.serving.tls import read_tls
 from gazette_aio.testing import no_leaks
 from tests.cancellation import cancel_at
@@ -80,6 +81,20 @@ async def test_diagnostics(is_ready: bool) -> None:
             assert response.status == (200 if is_ready else 503)
         async with session.get(f"http://127.0.0.1:{port}/debug/metrics") as response:
             assert (await response.read(), response.content_type) == (b"one 1\n", "text/plain")
+
+
+async def test_diagnostics_end_half_sent_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_site, "FIRST_REQUEST_SECONDS", 0.1)
+    async with Diagnostics(lambda: True, None) as diagnostics:
+        port = await diagnostics.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(b"GET /debug/ready HTTP/1.1\r\nHost: ")
+            async with asyncio.timeout(30):
+                assert await reader.read() == b""
+        finally:
+            writer.close()
+            await writer.wait_closed()
 
 
 async def test_the_end_of_diagnostics_may_be_cancelled_at_every_await() -> None:
