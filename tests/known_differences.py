@@ -43,6 +43,12 @@ BROKER_SCENARIOS: dict[str, str] = {
     ),
 }
 
+# Documents of specs_yaml.json, by note, which this package accepts.
+_SORTED = "children, labels and sources of documents may be in any order"
+SORTED_SPECS: dict[str, str] = dict.fromkeys(
+    ("children out of order", "labels out of order", "sources out of order"), _SORTED
+)
+
 # Parts of texts in broker_scenarios.json, and what a broker of this package has in their place.
 BROKER_TEXTS: dict[str, tuple[str, str]] = {
     "${file_root}/": ("", "paths in errors are relative to the file root, which clients don't see")

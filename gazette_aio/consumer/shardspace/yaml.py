@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.consumer.shardspace.space import Set, Shard
 from gazette_aio.protocol.consumer import ShardSpec
 from gazette_aio.protocol.go.text import duration_proto
-from gazette_aio.protocol.spaces.reader import read_document, read_label
+from gazette_aio.protocol.spaces.reader import read_document, read_labels
 from gazette_aio.protocol.spaces.writer import MappingWriter, write_document, write_label
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _SOURCE_KEYS: Final = frozenset({"journal", "min_offset"})
 
 
 def load_shard_space(text: str, *, source: str = "<string>") -> Set:
-    """Read a set of shard specs.
+    """Read a set of shard specs, whose sources and labels may be in any order.
 
     Unknown keys, repeated keys, and tags other than those of plain types are errors. An ID of
     `common` is ignored. A `delete` of `common` is that of the shards that have none; Gazette's own
@@ -77,9 +78,11 @@ def _read_spec(fields: dict[str, TreeReader], spec: ShardSpec) -> None:
             case "id" | "recovery_log_prefix" | "hint_prefix":
                 setattr(spec, name, value.text())
             case "sources":
-                spec.sources.extend(_read_source(item) for item in value.items())
+                spec.sources.extend(
+                    sorted(map(_read_source, value.items()), key=attrgetter("journal"))
+                )
             case "labels":
-                spec.labels.labels.extend(read_label(item) for item in value.items())
+                spec.labels.labels.extend(read_labels(value))
             case "disable" | "disable_wait_for_ack":
                 setattr(spec, name, value.flag() or False)
             case "hint_backups":

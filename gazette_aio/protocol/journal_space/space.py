@@ -78,42 +78,41 @@ class Node:
         for _, error in self.find_errors():
             raise error
 
-    def find_errors(self, path: str = "") -> Iterator[tuple[tuple[str, Node], ValidationError]]:
-        """Yield the errors of `validate()`, each with the path of its node and the node."""
+    def find_errors(self) -> Iterator[tuple[Node, ValidationError]]:
+        """Yield the errors of `validate()`, each with its node."""
         if not self.is_directory:
             try:
                 validate_journal(self.name)
             except ValidationError as error:
-                yield (path, self), error.extend("Name")
+                yield self, error.extend("Name")
             if self.children:
                 yield (
-                    (path, self),
+                    self,
                     ValidationError(f"expected no Children with non-directory Node ({self.name})"),
                 )
             return
         if self.revision:
-            yield (path, self), ValidationError(f"unexpected Revision ({self.revision})")
+            yield self, ValidationError(f"unexpected Revision ({self.revision})")
         if not self.children:
-            yield (path, self), ValidationError("expected one or more Children")
+            yield self, ValidationError("expected one or more Children")
         previous: Node | None = None
         for index, child in enumerate(self.children):
-            below = f"{path}.children[{index}]" if path else f"children[{index}]"
             if not child.name.startswith(self.name):
                 yield (
-                    (below, child),
+                    child,
                     ValidationError(
                         f"expected parent Name to prefix child ({self.name} vs {child.name})"
                     ),
                 )
             if previous is not None and previous.name >= child.name:
                 yield (
-                    (below, child),
+                    child,
                     ValidationError(
                         f"expected Children to be ordered "
                         f"(ind {index}; {previous.name} vs {child.name})"
                     ),
                 )
-            yield from child.find_errors(below)
+            yield from child.find_errors()
             previous = child
 
     def hoist(self) -> None:

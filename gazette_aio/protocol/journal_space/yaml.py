@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.go.text import duration_proto
 from gazette_aio.protocol.journal_space.space import Node
-from gazette_aio.protocol.spaces.reader import TreeReader, located, read_document, read_label
+from gazette_aio.protocol.spaces.reader import TreeReader, read_document, read_labels
 from gazette_aio.protocol.spaces.writer import (
     MappingWriter,
     text_scalar,
@@ -31,7 +32,7 @@ _SUSPEND_KEYS: Final = frozenset({"level", "offset"})
 
 
 def load_journal_space(text: str, *, source: str = "<string>", validate: bool = True) -> Node:
-    """Read a tree of journal specs.
+    """Read a tree of journal specs, whose children and labels may be in any order.
 
     Unknown keys, repeated keys, and tags other than those of plain types are errors.
 
@@ -45,8 +46,8 @@ def load_journal_space(text: str, *, source: str = "<string>", validate: bool = 
     """
     root = read_document(text, source, _read_node) or Node()
     if validate:
-        for (path, node), reason in root.find_errors():
-            raise ValidationError(f"{source}:{node.line or 1}: {located(path, str(reason))}")
+        for node, reason in root.find_errors():
+            raise ValidationError(f"{source}:{node.line or 1}: {reason}")
     return root
 
 
@@ -65,7 +66,7 @@ def _read_node(reader: TreeReader) -> Node:
             case "replication":
                 spec.replication = value.integer(32)
             case "labels":
-                spec.labels.labels.extend(read_label(item) for item in value.items())
+                spec.labels.labels.extend(read_labels(value))
             case "fragment":
                 node.has_no_stores = _read_fragment(value, spec.fragment)
             case "flags":
@@ -77,7 +78,7 @@ def _read_node(reader: TreeReader) -> Node:
             case "revision":
                 node.revision = value.integer(64)
             case _:
-                node.children = [_read_node(item) for item in value.items()]
+                node.children = sorted(map(_read_node, value.items()), key=attrgetter("name"))
     return node
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from gazette_aio.protocol._generated.broker_pb2 import Label
@@ -17,6 +18,7 @@ from gazette_aio.protocol.spaces.yaml_tree import (
     compose,
     resolve,
 )
+from gazette_aio.protocol.suggestion import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +50,16 @@ def read_document(text: str, source: str, read: Callable[[TreeReader], _T]) -> _
         raise ValidationError(f"{source}:{error.line}: {error.text}") from None
 
 
-def read_label(reader: TreeReader) -> Label:
+def read_labels(reader: TreeReader) -> list[Label]:
+    """Read a list of labels, in any order, and return them in the order of label sets.
+
+    Raises:
+        YAMLError: The value isn't a list of labels.
+    """
+    return sorted(map(_read_label, reader.items()), key=attrgetter("name", "value"))
+
+
+def _read_label(reader: TreeReader) -> Label:
     """Read a label with the keys `name`, `value` and `prefix`.
 
     Raises:
@@ -138,7 +149,7 @@ class TreeReader:
                 continue
             path = f"{self._path}.{key.text}" if self._path else key.text
             if key.text not in known:
-                TreeReader(path, key).fail("unknown key")
+                TreeReader(path, key).fail(f"unknown key{suggestion(key.text, known)}")
             if key.text in members:
                 TreeReader(path, key).fail("repeated key")
             members[key.text] = TreeReader(path, value)

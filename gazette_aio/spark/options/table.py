@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.protocol.suggestion import suggestion
 from gazette_aio.spark.options import values
 
 if TYPE_CHECKING:
@@ -112,9 +112,8 @@ def parse_options(options: Mapping[str, str]) -> dict[str, Any]:
         if lower in _IGNORED or lower.startswith(_IGNORED_PREFIX):
             continue
         if (name := _NAMES.get(lower)) is None:
-            raise ConfigurationError(
-                f"unknown option {_short(key)!r}{_suggestion(lower[:_MOST_SAID])}"
-            )
+            hint = suggestion(lower, _ALL) or f": options are {', '.join(_ALL)}"
+            raise ConfigurationError(f"unknown option {_short(key)!r}{hint}")
         if name in given:
             raise ConfigurationError(f"option {name!r} is given twice, in different spellings")
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -136,12 +135,6 @@ def _said(name: str, text: str) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _MOST_SAID else text[:_MOST_SAID] + "…"
-
-
-def _suggestion(lower: str) -> str:
-    bare = lower.replace("_", "").replace("-", "")
-    close = difflib.get_close_matches(bare, _NAMES, n=1)
-    return f": did you mean {_NAMES[close[0]]!r}?" if close else f": options are {', '.join(_ALL)}"
 
 
 def fields_of(given: Mapping[str, Any], table: Table) -> dict[str, Any]:
