@@ -98,3 +98,19 @@ async def test_apply_says_what_was_applied(
     journals = (await gazette_client.list()).journals
     colors = {item.spec.name: pb.value_of(item.spec.labels, "color") for item in journals}
     assert list(colors.values()) == ["green", "green", "blue", "red", "blue"]
+
+
+async def test_many_changes_are_applied_in_several_transactions(
+    broker_cli: Any, gazette_client: Any
+) -> None:
+    items = "".join(f"- {{name: many/{index:03}}}\n" for index in reversed(range(250)))
+    common = "replication: 1\nfragment: {length: 1024, compression_codec: NONE, stores: [], refresh_interval: 1m}\n"
+    done = await broker_cli("journals", "apply", stdin=f"{common}children:\n{items}".encode())
+
+    assert (done.code, done.err) == (
+        0,
+        "gazette-aio: 250 changes in 3 transactions of at most 100 (--max-txn-size)\n",
+    )
+    journals = (await gazette_client.list("name:prefix=many/")).journals
+    revisions = [item.mod_revision for item in journals]
+    assert [revisions.count(each) for each in sorted({*revisions})] == [100, 100, 50]

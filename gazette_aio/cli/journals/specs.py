@@ -15,28 +15,17 @@ from gazette_aio.cli.shell.messages import prototext
 from gazette_aio.cli.shell.output import print_json
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
-from gazette_aio.cli.specs.transactions import Transactions
+from gazette_aio.cli.specs.transactions import Transactions, transaction_size_option
 from gazette_aio.client import iter_journals
 from gazette_aio.protocol.journal_space.differences import SpecChange, compare, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from gazette_aio.cli.specs.editing import OnApplied
 
 _MOST_NAMES = 100
-
-
-def _batches(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--max-txn-size",
-        "--batch-size",
-        "batch_size",
-        type=click.IntRange(min=0),
-        default=0,
-        help="Greatest number of changes per transaction; 0 applies all changes in one.",
-    )(command)
 
 
 @click.command()
@@ -53,7 +42,7 @@ def _batches(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Format of a dry run; the request as protobuf text needs no broker.",
 )
-@_batches
+@transaction_size_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
 def apply(
@@ -61,7 +50,7 @@ def apply(
     file: str | None,
     specs: str | None,
     output: str,
-    batch_size: int,
+    max_txn_size: int | None,
     *,
     dry_run: bool,
     as_json: bool,
@@ -71,7 +60,7 @@ def apply(
         raise click.UsageError("give FILE or --specs, but not both")
     request = _request_of(*read_text(file or specs or "-"))
     if not dry_run:
-        revision = asyncio.run(_apply(connection, request, batch_size))
+        revision = asyncio.run(_apply(connection, request, max_txn_size))
         print_applied(request.changes, revision, as_json=as_json)
     elif output == "proto":
         click.echo(prototext(request), nl=False)
@@ -95,14 +84,14 @@ def _request_of(text: str, source: str) -> pb.ApplyRequest:
 async def _apply(
     connection: ClientSettings,
     request: pb.ApplyRequest,
-    batch_size: int,
+    max_txn_size: int | None,
     on_applied: OnApplied | None = None,
 ) -> int:
     for change in request.changes:
         # Each transaction would check only its own changes.
         if change.HasField("upsert"):
             pb.validate_journal(change.upsert.name, allow_parent=False)
-    transactions = Transactions(request.changes, batch_size, on_applied)
+    transactions = Transactions(request.changes, max_txn_size, on_applied)
     with transactions.accounted():
         async with connection.open() as client:
 
@@ -131,10 +120,12 @@ async def _compare(connection: ClientSettings, request: pb.ApplyRequest) -> list
 
 @click.command()
 @click.option("-l", "--selector", required=True, help="Label selector of the journals to edit.")
-@_batches
+@transaction_size_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
-def edit(connection: ClientSettings, selector: str, batch_size: int, *, as_json: bool) -> None:
+def edit(
+    connection: ClientSettings, selector: str, max_txn_size: int | None, *, as_json: bool
+) -> None:
     """Edit journals in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
     If the journals can't be applied, the editor opens again and shows the reason. To give up, don't
@@ -147,7 +138,7 @@ def edit(connection: ClientSettings, selector: str, batch_size: int, *, as_json:
         pb.dump_journal_space(pb.Node.from_list_response(listing)),
         lambda text: pb.load_journal_space(text, source="<editor>").to_apply_request(),
         lambda request, on_applied: asyncio.run(
-            _apply(connection, request, batch_size, on_applied)
+            _apply(connection, request, max_txn_size, on_applied)
         ),
         as_json=as_json,
     )

@@ -20,7 +20,7 @@ from gazette_aio.cli.shell.messages import prototext, tree_of
 from gazette_aio.cli.shell.output import print_json, print_table
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
-from gazette_aio.cli.specs.transactions import Transactions
+from gazette_aio.cli.specs.transactions import Transactions, transaction_size_option
 from gazette_aio.consumer.api import (
     apply_shards,
     list_shards,
@@ -174,12 +174,7 @@ def _label(labels: pb.LabelSet, name: str) -> str:
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
 @click.option("--specs", type=click.Path(dir_okay=False, allow_dash=True), help="The same as FILE.")
 @click.option("--dry-run", is_flag=True, help="Check the shards, and print the request only.")
-@click.option(
-    "--max-txn-size",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Greatest number of changes per transaction; 0 applies all changes in one.",
-)
+@transaction_size_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @consumer_and_broker_options
 def apply(
@@ -187,7 +182,7 @@ def apply(
     connection: ClientSettings,
     file: str | None,
     specs: str | None,
-    max_txn_size: int,
+    max_txn_size: int | None,
     *,
     dry_run: bool,
     as_json: bool,
@@ -220,11 +215,11 @@ async def _apply(
     consumer: ClientSettings,
     connection: ClientSettings,
     request: pc.ApplyRequest,
-    batch_size: int,
+    max_txn_size: int | None,
     on_applied: OnApplied | None = None,
 ) -> int:
     await _check(connection, request)
-    transactions = Transactions(request.changes, batch_size, on_applied)
+    transactions = Transactions(request.changes, max_txn_size, on_applied)
     with transactions.accounted():
         async with consumer.open_shards() as client:
 
@@ -241,19 +236,14 @@ async def _check(connection: ClientSettings, request: pc.ApplyRequest) -> None:
 
 @shards.command()
 @click.option("-l", "--selector", required=True, help="Label selector of the shards to edit.")
-@click.option(
-    "--max-txn-size",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Greatest number of changes per transaction; 0 applies all changes in one.",
-)
+@transaction_size_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @consumer_and_broker_options
 def edit(
     consumer: ClientSettings,
     connection: ClientSettings,
     selector: str,
-    max_txn_size: int,
+    max_txn_size: int | None,
     *,
     as_json: bool,
 ) -> None:

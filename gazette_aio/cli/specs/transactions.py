@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
+
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import CommandError, explain
 from gazette_aio.cli.specs.files import name_of
@@ -16,23 +18,37 @@ if TYPE_CHECKING:
     from gazette_aio.cli.specs.files import Change
 
 
+# Etcd accepts 128 operations in a transaction, unless its --max-txn-ops says otherwise.
+_DEFAULT_SIZE = 100
+
+transaction_size_option = click.option(
+    "--max-txn-size",
+    "--batch-size",
+    "max_txn_size",
+    type=click.IntRange(min=0),
+    help="Greatest number of changes per transaction (default: 100); 0 applies all in one.",
+)
+
+
 class Transactions:
     """Changes, applied in order by transactions.
 
     Args:
         changes: The changes; at least one.
-        size: Greatest number of changes of a transaction; 0 makes one transaction.
+        size: Greatest number of changes of a transaction; 0 makes one transaction. If it's None,
+            several transactions are announced.
         on_applied: Called after each transaction with its changes, and its revision.
     """
 
     def __init__(
         self,
         changes: Sequence[Change],
-        size: int,
+        size: int | None,
         on_applied: Callable[[Sequence[Change], int], object] | None = None,
     ) -> None:
         self._changes = changes
-        self._size = size or len(changes)
+        self._size = (_DEFAULT_SIZE if size is None else size) or len(changes)
+        self._is_announced = size is None
         self._on_applied = on_applied
         self._applied = 0
 
@@ -48,6 +64,12 @@ class Transactions:
         Cancellation: aborts — the transactions so far remain.
         """
         revision = 0
+        if self._is_announced and (count := len(self._changes)) > self._size:
+            click.echo(
+                f"gazette-aio: {count} changes in {-(-count // self._size)} transactions"
+                f" of at most {self._size} (--max-txn-size)",
+                err=True,
+            )
         while self._applied < len(self._changes):
             part = self._part()
             revision = await apply(part)
