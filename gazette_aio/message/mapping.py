@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import EmptyListResponseError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Target = tuple[str, str]
 """Journal name and content type."""
 Mapping = Callable[[T], Target | Awaitable[Target]]
@@ -24,8 +25,12 @@ PartitionsFunc = Callable[[], pb.ListResponse | None]
 Callers must not modify the listing. It should return the same object until the listing changes:
 mappings cache what they derive from it.
 """
-KeyFunc = Callable[[T], bytes | Iterable[bytes]]
-"""Returns the mapping key of a message; parts are hashed as if they were concatenated."""
+KeyFunc = Callable[P, bytes | Iterable[bytes]]
+"""Returns the mapping key of a message, its only parameter. Parts are hashed as one key.
+
+It's generic by its parameters, as type checkers infer no message type for those of a `lambda`.
+"""
+_AnyKey = Callable[[Any], bytes | Iterable[bytes]]
 
 
 def fnv1a32(data: bytes, state: int = 0x811C9DC5) -> int:
@@ -52,27 +57,28 @@ def random_mapping(
     return mapping
 
 
-def modulo_mapping(key: KeyFunc[T], partitions: PartitionsFunc) -> Callable[[T], Target]:
+def modulo_mapping(key: KeyFunc[P], partitions: PartitionsFunc) -> Callable[P, Target]:
     """Return a mapping by the hash of a key, modulo the number of partitions.
 
     All keys move when partitions are added. Without partitions, the mapping raises
     EmptyListResponseError, and doesn't call `key`.
     """
     table = _Partitions(partitions)
+    key_of = cast("_AnyKey", key)
 
-    def mapping(message: T, /) -> Target:
+    def mapping(message: Any, /) -> Target:
         targets = table.targets()
-        return targets[_hash_key(key(message)) % len(targets)]
+        return targets[_hash_key(key_of(message)) % len(targets)]
 
-    return mapping
+    return cast("Callable[P, Target]", mapping)
 
 
 def rendezvous_mapping(
-    key: KeyFunc[T],
+    key: KeyFunc[P],
     partitions: PartitionsFunc,
     *,
     weight: Literal["gazette", "mix32"] = "gazette",
-) -> Callable[[T], Target]:
+) -> Callable[P, Target]:
     """Return a mapping by rendezvous hashing: few keys move when partitions are added or removed.
 
     Without partitions, the mapping raises EmptyListResponseError, and doesn't call `key`.
@@ -85,11 +91,12 @@ def rendezvous_mapping(
             keys. `mix32` is balanced, for topics where all publishers use it.
     """
     table = _Partitions(partitions)
+    key_of = cast("_AnyKey", key)
     mixed = weight == "mix32"
 
-    def mapping(message: T, /) -> Target:
+    def mapping(message: Any, /) -> Target:
         targets = table.targets()
-        hashed = _hash_key(key(message))
+        hashed = _hash_key(key_of(message))
         best, best_weight = 0, 0
         for index, name_hash in enumerate(table.name_hashes()):
             candidate = hashed ^ name_hash
@@ -99,7 +106,7 @@ def rendezvous_mapping(
                 best, best_weight = index, candidate
         return targets[best]
 
-    return mapping
+    return cast("Callable[P, Target]", mapping)
 
 
 def _hash_key(key: bytes | Iterable[bytes]) -> int:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gazette_aio.consumer.allocator.model import Assignment, Item
-    from gazette_aio.consumer.application import Store
     from gazette_aio.consumer.shards.holds import Hold
     from gazette_aio.consumer.shards.host import ShardHost
     from gazette_aio.consumer.shards.local_shards import LocalShards
@@ -45,9 +44,10 @@ class Resolution:
     """Spec of the shard, if it exists and the claims match it."""
     shard: Replica | None = None
     """The replica, if it's served here."""
-    store: Store | None = None
-    """The replica's store, if it's served here. It isn't destroyed before `done()`, unless that
-    takes longer after the end of the assignment than `ConsumerOptions.release_timeout`."""
+    store: Any = None
+    """The replica's store, which `new_store()` returned, if it's served here; else None. It isn't
+    destroyed before `done()`, unless that takes longer after the end of the assignment than
+    `ConsumerOptions.release_timeout`."""
     hold: Hold | None = field(default=None, repr=False)
     """Reference to the replica, which `done()` releases."""
 

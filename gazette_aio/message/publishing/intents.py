@@ -8,7 +8,7 @@ import dataclasses
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
@@ -81,8 +81,11 @@ class IntentLog(Owner):
         self._in_doubt = False
 
     @property
-    def state(self) -> State:
-        """Copy of the state of the latest record recovered or persisted, or None."""
+    def state(self) -> Any:
+        """Copy of the state of the latest record recovered or persisted, or None.
+
+        A checkpoint, bytes, or an object of JSON: the program that stored it knows its type.
+        """
         state = None if self._record is None else self._record.state
         return copy.deepcopy(state) if isinstance(state, dict) else state
 
@@ -125,7 +128,7 @@ class IntentLog(Owner):
                 f"{self.path}: intents of an earlier transaction are not written: call recover()"
             )
 
-    async def recover(self, appends: AsyncJournalClient) -> State:
+    async def recover(self, appends: AsyncJournalClient) -> Any:
         """Lock the log, take its fence, append the stored acknowledgements, and return the state.
 
         The first call appends them even if the record is marked as written: a repeated one commits
