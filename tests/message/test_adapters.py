@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 import uuid as stdlib_uuid
 from typing import Any
@@ -17,6 +18,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.message import (
     ZERO_UUID,
     Adapter,
+    Publisher,
     build_uuid,
     csv_adapter,
     json_adapter,
@@ -26,6 +28,7 @@ from gazette_aio.message import (
 )
 from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
+from tests.message.fakes import FakeAppends
 
 UUID = build_uuid(b"\x01BBBBB", 2227086848019753072, 1)
 TEXT = str(UUID)
@@ -61,6 +64,10 @@ class Data:
 class Model(pydantic.BaseModel):
     v: int
     x: float | None = None
+
+
+class Named(pydantic.BaseModel):
+    names: list[str]
 
 
 class ModelMeta(pydantic.BaseModel):
@@ -149,6 +156,45 @@ def test_numbers_which_json_cannot_hold(number):
         with pytest.raises(ValidationError, match="has no JSON encoding"):
             json_adapter(type(message)).encode(message, UUID)
     assert b"null" in json_adapter().encode({"v": None, "w": 1.5}, UUID)
+
+
+CYCLE = {}
+CYCLE["v"] = [CYCLE]
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"a": [{"b c": "x\ud800"}]}, r"^\$\.a\[0\]\['b c'\]: .*surrogates not allowed"),
+        ({"a": {"\ud800": 1}}, r"^\$\.a: .*surrogates not allowed"),
+        ({"a": {None: 1}}, r"^\$\.a: Only dicts with str-like or number-like keys"),
+        ({None: 1}, r"^\$: Only dicts with str-like or number-like keys"),
+        ({"a": [1, {2}, object()]}, r"^\$\.a\[2\]: Encoding objects of type object is unsupp"),
+        ({"a": 10**5000}, r"^\$\.a: .*integer"),
+        (CYCLE, r"^\$\.v\[0\]\.v.*recursion"),
+        (Struct("\ud800", 1.0), r"^\$\.v: .*surrogates not allowed"),
+        (Data("\ud800", 1.0), r"^\$\.v: .*surrogates not allowed"),
+        (Named(names=["", "\ud800"]), r"^\$\.names\[1\]: .*surrogates not allowed"),
+        ({"a": ({"b": math.inf},)}, r"^\$\.a\[0\]\.b: inf has no JSON encoding"),
+        (Struct(1, math.nan), r"^\$\.x: nan has no JSON encoding"),
+    ],
+)
+async def test_what_json_cannot_hold(message, text):
+    adapter, appends = json_adapter(type(message)), FakeAppends()
+    publisher = Publisher(appends, adapter)
+    to = "some/journal", "application/x-ndjson"
+    for publish in (publisher.publish_committed, publisher.publish_uncommitted):
+        with pytest.raises(ValidationError, match=text):
+            await publish(lambda _: to, message)
+    with pytest.raises(ValidationError, match=text):
+        await publisher.publish_committed_batch(to, [message])
+    assert not appends.journals
+
+
+@pytest.mark.parametrize("field", ["\ud800", None, b"bytes", 1])
+def test_what_a_field_of_csv_cannot_hold(field):
+    with pytest.raises(ValidationError, match=r"^field 2, counted from zero, isn't text: "):
+        csv_adapter().encode(["", "a", field], UUID)
 
 
 def test_what_is_not_an_object():

@@ -83,7 +83,7 @@ def test_hooks_of_dicts() -> None:
     frame = adapter.encode({"air": Degrees(3)}, ID)
 
     assert adapter.decode(frame) == {"_meta": {"uuid": str(ID)}, "air": 3}
-    with pytest.raises(TypeError):
+    with pytest.raises(ValidationError, match=r"^\$\.air: .*Degrees is unsupported"):
         json_adapter().encode({"air": Degrees(3)}, ID)
 
 

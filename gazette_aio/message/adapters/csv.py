@@ -49,7 +49,8 @@ class CSVAdapter:
         """Return the record of `message`, whose UUID column is replaced.
 
         Raises:
-            ValidationError: It has another number of fields than the journal's records.
+            ValidationError: It has another number of fields than the journal's records, or a field
+                isn't text.
         """
         head, rest = self._split(message)
         return head + str(uuid).encode() + rest
@@ -58,7 +59,8 @@ class CSVAdapter:
         """Return the records of messages, without their UUIDs.
 
         Raises:
-            ValidationError: One has another number of fields than the journal's records.
+            ValidationError: One has another number of fields than the journal's records, or a field
+                isn't text.
         """
         parts = [self._split(message) for message in messages]
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
@@ -100,7 +102,13 @@ class CSVAdapter:
 
     def _around(self, message: list[str]) -> tuple[bytes, bytes]:
         """Return the record of `message` before and after its UUID."""
-        fields = [field.encode("utf-8", "surrogateescape") for field in message]
+        fields: list[bytes] = []
+        try:
+            fields += (field.encode("utf-8", "surrogateescape") for field in message)
+        except (AttributeError, UnicodeEncodeError) as error:
+            # The fields before it were added.
+            text = f"field {len(fields)}, counted from zero, isn't text: {error}"
+            raise ValidationError(text) from error
         before, behind = fields[: self._uuid_column], fields[self._uuid_column + 1 :]
         # An empty field at the end has `encode_record()` write the comma.
         return encode_record([*before, b""]), encode_record([b"", *behind])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Callable
 from itertools import chain
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -15,9 +14,12 @@ import msgspec
 
 from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
 from gazette_aio.message.adapters.members import (
+    ENCODING_ERRORS,
+    EncodeHook,
     find_member,
     is_custom,
     refuse_non_finite,
+    why_not_encodable,
 )
 from gazette_aio.message.uuid import (
     BEYOND_SPAN,
@@ -30,12 +32,9 @@ from gazette_aio.message.uuid import (
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
-
-EncodeHook = Callable[[Any], Any]
-"""Returns a value that JSON can hold, given a value of a type that msgspec doesn't know."""
 
 _MEMBER_FOLLOWS = b'{"'
 _SPACE = b" \t\r\n"
@@ -95,7 +94,7 @@ class JSONAdapter(Generic[T]):
         """Return the document of `message`, stamped with `uuid`.
 
         Raises:
-            ValidationError: It's not an object, or holds a float that JSON can't.
+            ValidationError: It's not an object, or has a member that JSON can't hold.
         """
         head, rest = self._split(message)
         return head + str(uuid).encode() + rest
@@ -130,7 +129,10 @@ class JSONAdapter(Generic[T]):
                 after = tail + self._after
             low = to_hex(pack(delta >> 4))
             if has_top_member is None or not has_top_member(message):
-                document = encode(message)
+                try:
+                    document = encode(message)
+                except ENCODING_ERRORS:
+                    document = b""  # `_split()` says why.
                 if document[:2] == b'{"':
                     if not check_floats:
                         usual = True
@@ -169,7 +171,10 @@ class JSONAdapter(Generic[T]):
             has_top_member is not None and any(map(has_top_member, messages))
         ):
             return None
-        text = encode_lines(messages)
+        try:
+            text = encode_lines(messages)
+        except ENCODING_ERRORS:
+            return None  # `_split()` says which one, and why.
         # Hot: bytes search for one byte far faster than for several.
         *lines, end = text.split(b"\n")
         # Members of msgspec.Raw may hold newlines.
@@ -194,7 +199,10 @@ class JSONAdapter(Generic[T]):
 
     def _split(self, message: T) -> tuple[bytes, bytes]:
         """Return the document of `message` before and after its UUID."""
-        document = self._encode(message)
+        try:
+            document = self._encode(message)
+        except ENCODING_ERRORS as error:
+            raise why_not_encodable(message, error, self._enc_hook) from error
         if self._check_lines:
             one_line(document)  # Members of msgspec.Raw may be laid out.
         if self._check_floats and _NULL in document:

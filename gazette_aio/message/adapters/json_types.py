@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from gazette_aio.message.adapters.json import EncodeHook, JSONAdapter, RawJSONAdapter, one_line
+from gazette_aio.message.adapters.json import JSONAdapter, RawJSONAdapter, one_line
 from gazette_aio.message.adapters.members import (
+    EncodeHook,
     float_members,
     is_custom,
     is_pydantic,

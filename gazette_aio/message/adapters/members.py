@@ -5,16 +5,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import reprlib
+from collections.abc import Callable
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Union, cast, get_args, get_origin
 
 import msgspec
 
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+EncodeHook = Callable[[Any], Any]
+"""Returns a value that JSON can hold, given a value of a type that msgspec doesn't know."""
+
+ENCODING_ERRORS: Final = (TypeError, ValueError, RecursionError)
+"""Errors of encoders of JSON: of types, of keys, of lone surrogates, of numbers, and of cycles."""
+
+_MAX_PATH: Final = 200
+_MAX_NAME: Final = 40
 _RAW = (msgspec.inspect.AnyType, msgspec.inspect.CustomType, msgspec.inspect.RawType)
 _FLOATS = (msgspec.inspect.FloatType, *_RAW)
 
@@ -60,7 +70,7 @@ def is_custom(kind: Any) -> bool:
         return False
 
 
-def refuse_non_finite(message: object, enc_hook: Callable[[Any], Any] | None = None) -> None:
+def refuse_non_finite(message: object, enc_hook: EncodeHook | None = None) -> None:
     """Raise ValidationError if a float of `message` is NaN or infinite, which JSON can't hold.
 
     Args:
@@ -81,7 +91,49 @@ def refuse_non_finite(message: object, enc_hook: Callable[[Any], Any] | None = N
         plain = msgspec.to_builtins(message, str_keys=False, enc_hook=convert)
     for number in _floats(plain):
         if number - number != 0:
-            raise ValidationError(f"{number} has no JSON encoding")
+            path, _ = locate(plain, lambda inner: any(x - x != 0 for x in _floats(inner)))
+            raise ValidationError(f"{path}: {number} has no JSON encoding")
+
+
+def why_not_encodable(
+    message: object, error: Exception, enc_hook: EncodeHook | None = None
+) -> ValidationError:
+    """Return the error of a message that an encoder of JSON has refused by `error`."""
+
+    def is_refused(inner: object) -> bool:
+        try:
+            encode(inner)
+        except ENCODING_ERRORS:
+            return True
+        return False
+
+    encode = msgspec.json.Encoder(enc_hook=enc_hook).encode
+    dump = getattr(message, "model_dump", None)
+    path, _ = locate(message if dump is None else dump(), is_refused)
+    return ValidationError(f"{path}: {error}")
+
+
+def locate(value: object, is_refused: Callable[[Any], bool], path: str = "$") -> tuple[str, object]:
+    """Return the path, such as `$.prices[3].net`, and the innermost value that a check refuses."""
+    for step, inner in inner_values(value):
+        # A cycle has no innermost value.
+        if len(path) < _MAX_PATH and is_refused(inner):
+            return locate(inner, is_refused, path + step)
+    return path, value
+
+
+def inner_values(value: object) -> Iterator[tuple[str, object]]:
+    """Iterate the values right within a value, and their steps in a path."""
+    if isinstance(value, dict):
+        for key, inner in cast("dict[object, object]", value).items():
+            is_name = isinstance(key, str) and len(key) < _MAX_NAME and key.isidentifier()
+            yield f".{key}" if is_name else f"[{reprlib.repr(key)}]", inner
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(cast("list[object]", value)):
+            yield f"[{index}]", inner
+    else:
+        for name, attribute in member_names(cast("Any", type(value))).items():
+            yield f".{name}", getattr(value, attribute, None)
 
 
 def _floats(value: Any) -> Iterator[float]:

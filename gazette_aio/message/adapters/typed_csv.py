@@ -148,7 +148,10 @@ def _text_of(value: Any) -> str:
         return ""
     if not isinstance(value, (bool, int, float)):
         # Enums, times, decimals, UUIDs and bytes, as JSON has them.
-        value = msgspec.to_builtins(value)
+        try:
+            value = msgspec.to_builtins(value)
+        except TypeError as error:
+            raise ValidationError(str(error)) from error
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):

@@ -289,7 +289,7 @@ async def test_what_is_wrong_is_raised_by_the_call(busy: bool):
     ):
         with pytest.raises(error):
             publisher.publish_uncommitted_nowait(given, {"v": 1})
-    with pytest.raises(TypeError):
+    with pytest.raises(ValidationError):
         publisher.publish_uncommitted_nowait(to(0), {"v": object()})
     if busy:
         publisher.publish_uncommitted_nowait(to(0), {"v": 1})

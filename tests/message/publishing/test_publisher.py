@@ -30,6 +30,7 @@ from gazette_aio.protocol.errors import (
     MixedTransactionError,
     StoreError,
     UnrecognizedContentTypeError,
+    ValidationError,
 )
 from tests import golden, known_differences
 from tests.message import fakes
@@ -203,7 +204,7 @@ async def test_uncommitted_messages_and_intents(fast: bool):
 async def test_encoding_errors_leave_nothing(fast: bool):
     appends = FakeAppends(fast=fast)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
-    with pytest.raises(TypeError):
+    with pytest.raises(ValidationError):
         await publisher.publish_uncommitted(to("a/j"), {"v": object()})
     assert "a/j" not in appends.journals
     assert publisher.build_ack_intents() == []

@@ -336,7 +336,7 @@ def numbered(count=1000, **changes):
     ("adapter", "mapping", "messages", "error"),
     [
         (json_adapter(), ONE, numbered(at_700={"x": float("nan")}), ValidationError),
-        (json_adapter(), ONE, numbered(at_700={"x": object()}), TypeError),
+        (json_adapter(), ONE, numbered(at_700={"x": object()}), ValidationError),
         (json_adapter(), ONE, [Checked(m) for m in numbered()], ValueError),
         (json_adapter(), raising(KeyError("no"), 700), numbered(), KeyError),
         (json_adapter(), raise_later, numbered(), EmptyListResponseError),
