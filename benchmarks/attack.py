@@ -21,6 +21,7 @@ from benchmarks.attacks import (
     floods,
     frames,
     publishers,
+    terminals,
     tokens,
 )
 from benchmarks.soaks import broker, client
@@ -31,6 +32,7 @@ PARTS = {
     "tokens": tokens.attack,
     "clients": clients.attack,
     "console": console.attack,
+    "terminals": terminals.attack,
     "frames": frames.attack,
     "floods": floods.attack,
     "damage": damage.attack,

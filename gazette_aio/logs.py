@@ -14,6 +14,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from gazette_aio.protocol.shown import shown_text
+
 if TYPE_CHECKING:
     from typing import TextIO
 
@@ -51,7 +53,8 @@ class LogFormatter(logging.Formatter):
     Args:
         form: `json` for one object on each line, with the members `time` (UTC), `level`, `msg`,
             `logger`, those of `extra=`, and `error` with the traceback of an exception; `text`, or
-            `color`, for lines of text.
+            `color`, for lines of text, in which control characters are escaped, and in which the
+            lines of a traceback are indented.
     """
 
     def __init__(self, form: LogFormat = "json") -> None:
@@ -73,8 +76,10 @@ class LogFormatter(logging.Formatter):
         if self._form == "color" and (color := _COLORS.get(level)):
             shown = f"{color}{level}{_PLAIN}"
         extras = "".join(f" {name}={value}" for name, value in fields.items())
-        line = f"{time} {shown} {record.name}: {record.getMessage()}{extras}"
-        return f"{line}\n{error}" if error else line
+        text = shown_text(f"{record.name}: {record.getMessage()}{extras}")
+        # Invariant: only a record begins a line. An error's text has lines of its own.
+        rest = "".join(f"\n  {shown_text(line)}" for line in error.split("\n")) if error else ""
+        return f"{time} {shown} {text}{rest}"
 
 
 def configure_logs(

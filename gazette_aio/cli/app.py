@@ -20,6 +20,7 @@ from gazette_aio.cli.shell.failures import (
 )
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.logs import configure_logging, log_options
+from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.tools.completion import complete
 from gazette_aio.protocol import GazetteError
 
@@ -94,6 +95,6 @@ def run(args: Sequence[str]) -> int:
     except (GazetteError, CommandError, InputError, OSError, ImportError) as error:
         if isinstance(error, ImportError) and not lacks_extra(error):
             raise
-        click.echo(f"{_PROGRAM}: {explain(error)}", err=True)
+        print_line(f"{_PROGRAM}: {explain(error)}", err=True)
         return exit_code(error)
     return ExitCode.OK

@@ -12,7 +12,7 @@ import click
 from gazette_aio.broker.inspection import Finding, Inspection
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.groups import CommandGroup
-from gazette_aio.cli.shell.output import print_json, table
+from gazette_aio.cli.shell.output import print_json, print_line, print_table
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def repair(data_dir: Path, *, as_json: bool) -> None:
     if repaired or as_json:
         _print(repaired, as_json=as_json)
     elif failure is None:
-        click.echo("nothing is damaged")
+        print_line("nothing is damaged")
     if failure is not None:
         raise failure
 
@@ -103,4 +103,4 @@ def _print(findings: Iterable[Finding], *, as_json: bool) -> None:
         )
         for finding in findings
     ]
-    click.echo(table(header, rows))
+    print_table(header, rows)

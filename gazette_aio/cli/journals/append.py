@@ -13,7 +13,7 @@ from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.cli.shell.input import input_chunks
-from gazette_aio.cli.shell.output import print_json, progress
+from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.shell.transfer import append_one, checked_journal
 from gazette_aio.cli.specs.files import parse_selector
@@ -165,7 +165,7 @@ def append(
     if as_json:
         print_json(dataclasses.asdict(appended))
     else:
-        click.echo(
+        print_line(
             f"appended {counted(appended.records, 'record')} of {counted(appended.bytes, 'byte')} "
             f"to {counted(appended.journals, 'journal')}"
         )
@@ -179,7 +179,7 @@ def _append_whole(
         print_json({"journal": commit.journal, "begin": commit.begin, "end": commit.end})
     else:
         size = counted(commit.end - commit.begin, "byte")
-        click.echo(f"{commit.journal}: appended {size} at {commit.begin}")
+        print_line(f"{commit.journal}: appended {size} at {commit.begin}")
 
 
 async def _random_journal(connection: ClientSettings, selector: pb.LabelSelector) -> str:

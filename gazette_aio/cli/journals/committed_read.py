@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.cli.journals.read_offsets import is_checkpoint, parse_offsets
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.message import ReadCommittedIter, SequencerCheckpoint, raw_adapter
+from gazette_aio.protocol.shown import shown_json, shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,12 +123,12 @@ def compact(envelope: Envelope[bytes]) -> bytes:
 
 
 def indented(envelope: Envelope[bytes]) -> bytes:
-    """Return a message with indents, or as it was published if its JSON is invalid."""
+    """Return a message with indents, for people, or its text if its JSON is invalid."""
     message = compact(envelope)
     try:
-        return msgspec.json.format(message, indent=2)
-    except msgspec.DecodeError:
-        return message
+        return shown_json(msgspec.json.format(message, indent=2).decode()).encode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return shown_text(message.decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
 def json_line(envelope: Envelope[bytes]) -> bytes:
@@ -146,4 +147,4 @@ def json_line(envelope: Envelope[bytes]) -> bytes:
         "end": envelope.end,
         "message": message,
     }
-    return msgspec.json.encode(line)
+    return shown_json(msgspec.json.encode(line).decode()).encode()

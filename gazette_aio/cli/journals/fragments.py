@@ -12,8 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options, duration
-from gazette_aio.cli.shell.messages import plain_json_of, prototext
-from gazette_aio.cli.shell.output import print_table
+from gazette_aio.cli.shell.messages import plain_tree_of, prototext
+from gazette_aio.cli.shell.output import print_json, print_table, print_text
 from gazette_aio.cli.shell.quantities import age_of, parse_time, size_of
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.protocol.shown import shown_name
@@ -102,9 +102,9 @@ async def _fragments(
             match form:
                 case "json":
                     for each in listed.fragments:
-                        click.echo(plain_json_of(each))
+                        print_json(plain_tree_of(each), compact=True)
                 case "proto":
-                    click.echo(prototext(listed), nl=False)
+                    print_text(prototext(listed))
                 case _:
                     signed = request.HasField("signatureTTL")
                     rows += [_row(each, signed=signed) for each in listed.fragments]

@@ -12,7 +12,7 @@ from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.journals.fragments import served_journals
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
-from gazette_aio.cli.shell.output import print_json, progress
+from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.protocol.shown import shown_name
@@ -108,7 +108,7 @@ async def _each(
                 if as_json:
                     print_json({"journal": journal, "result": result, "failed": bool(failure)})
                 else:
-                    click.echo(f"{journal}: {result}")
+                    print_line(f"{journal}: {result}")
     if failures:
         raise CommandError(f"{len(failures)} of {len(journals)} journals failed: {failures[0]}")
 
@@ -135,7 +135,7 @@ def store_health(
     if as_json:
         print_json({"store": url, "healthy": is_healthy, "error": response.store_health_error})
     elif is_healthy:
-        click.echo(f"Fragment store {url} is healthy")
+        print_line(f"Fragment store {url} is healthy")
     if not is_healthy:
         raise CommandError(f"fragment store {url} is unhealthy: {response.store_health_error}")
 

@@ -10,8 +10,8 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
-from gazette_aio.cli.shell.messages import json_of, prototext
-from gazette_aio.cli.shell.output import print_table
+from gazette_aio.cli.shell.messages import prototext, tree_of
+from gazette_aio.cli.shell.output import print_json, print_table, print_text
 from gazette_aio.cli.specs.files import parse_selector
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def _print(
 ) -> None:
     match output:
         case "json":
-            click.echo(json_of(listing))
+            print_json(tree_of(listing), compact=True)
         case "proto":
-            click.echo(prototext(listing), nl=False)
+            print_text(prototext(listing))
         case "yaml":
-            click.echo(pb.dump_journal_space(pb.Node.from_list_response(listing)), nl=False)
+            print_text(pb.dump_journal_space(pb.Node.from_list_response(listing)))
         case _ if labels or any(columns.values()):
             _print_chosen(listing, labels, columns)
         case _:

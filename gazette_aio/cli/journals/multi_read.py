@@ -6,13 +6,12 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-import click
-
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.cli.journals.read_offsets import first_offset
 from gazette_aio.cli.shell.content_forms import plain
 from gazette_aio.cli.shell.failures import explain
+from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.quantities import size_of
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class MultiRead:
         listing = await self._client.list(selector)
         names = _served(listing.journals)
         if not names:
-            click.echo("gazette-aio: no journals were matched by the selector", err=True)
+            print_line("gazette-aio: no journals were matched by the selector", err=True)
         remaining = iter(names)
 
         async def read_some() -> None:
@@ -138,7 +137,7 @@ class MultiRead:
             if self._plan.block:
                 await self._read_once(journal, block=True)
         except (pb.JournalNotFoundError, pb.SuspendedError) as error:
-            click.echo(f"gazette-aio: {explain(error)}", err=True)
+            print_line(f"gazette-aio: {explain(error)}", err=True)
 
     async def _read_once(self, journal: str, *, block: bool) -> None:
         request = pb.ReadRequest(

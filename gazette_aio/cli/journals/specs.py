@@ -12,7 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.messages import prototext
-from gazette_aio.cli.shell.output import print_json
+from gazette_aio.cli.shell.output import print_json, print_line, print_text
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
 from gazette_aio.cli.specs.transactions import Transactions, transaction_size_option
@@ -63,14 +63,14 @@ def apply(
         revision = asyncio.run(_apply(connection, request, max_txn_size))
         print_applied(request.changes, revision, as_json=as_json)
     elif output == "proto":
-        click.echo(prototext(request), nl=False)
+        print_text(prototext(request))
     else:
         changes = asyncio.run(_compare(connection, request))
         if as_json:
             print_json({"dry_run": True, "changes": [dataclasses.asdict(each) for each in changes]})
         else:
             for line in lines_of(changes):
-                click.echo(line)
+                print_line(line)
         if any(each.conflict for each in changes):
             raise CommandError("brokers would refuse these changes: list again")
 

@@ -17,7 +17,7 @@ from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker
 from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.messages import prototext, tree_of
-from gazette_aio.cli.shell.output import print_json, print_table
+from gazette_aio.cli.shell.output import print_json, print_line, print_table, print_text
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
 from gazette_aio.cli.specs.transactions import Transactions, transaction_size_option
@@ -97,9 +97,9 @@ def list_(
                 shard["lag"] = lag
             print_json(tree)
         case "yaml":
-            click.echo(dump_shard_space(Set.from_list_response(listing)), nl=False)
+            print_text(dump_shard_space(Set.from_list_response(listing)))
         case "proto":
-            click.echo(prototext(listing), nl=False)
+            print_text(prototext(listing))
         case _:
             _print_listing(listing, labels, lags if asked else None, columns)
 
@@ -202,7 +202,7 @@ def apply(
         revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
         print_applied(request.changes, revision, as_json=as_json)
     if dry_run and not as_json:
-        click.echo(prototext(request), nl=False)
+        print_text(prototext(request))
 
 
 def _request_of(text: str, source: str) -> pc.ApplyRequest:
@@ -342,7 +342,7 @@ def unassign(
         print_json({"shards": affected, "dry_run": dry_run})
         return
     for shard in affected:
-        click.echo(f"{'would unassign' if dry_run else 'unassigned'} {shard}")
+        print_line(f"{'would unassign' if dry_run else 'unassigned'} {shard}")
 
 
 async def _unassign(

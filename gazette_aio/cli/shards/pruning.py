@@ -16,7 +16,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.stores.fragment_store import StoreAccessError
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.shell.output import print_json, table
+from gazette_aio.cli.shell.output import print_json, print_table
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.shell.stores import FragmentStores, store_options
 from gazette_aio.cli.specs.files import parse_selector
@@ -111,7 +111,7 @@ def prune(
         what = "PRUNABLE" if dry_run else "PRUNED"
         header = ("LOG", "FRAGMENTS", "BYTES", what, f"{what} BYTES", "NOTE")
         rows = [(each.log, each.fragments, each.bytes, *each.pruned, each.note) for each in results]
-        click.echo(table(header, rows))
+        print_table(header, rows)
     if failures := [reason for each in results for reason in each.failed]:
         raise CommandError(
             f"{counted(len(failures), 'fragment')} couldn't be removed: {failures[0]}"

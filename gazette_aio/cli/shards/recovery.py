@@ -12,10 +12,11 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.shell.output import print_json
+from gazette_aio.cli.shell.output import print_json, print_line
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.consumer.api import fetch_hints, list_shards, pick_first_hints
 from gazette_aio.protocol import consumer as pc
+from gazette_aio.protocol.shown import shown_text
 
 if TYPE_CHECKING:
     from gazette_aio.consumer.recoverylog import PlaybackProgress, Resolved
@@ -59,7 +60,7 @@ def recover(
         _recover(consumer, connection, shard, directory, wipe=wipe, accept_loss=accept_loss)
     )
     for hole in resolved.holes:
-        click.echo(f"accepted the loss of what {hole} may have held", err=True)
+        print_line(f"accepted the loss of what {hole} may have held", err=True)
     files = sorted({*resolved.fsm.links, *resolved.fsm.properties})
     if as_json:
         result: dict[str, Any] = {
@@ -74,7 +75,7 @@ def recover(
         }
         print_json(result)
         return
-    click.echo(
+    print_line(
         f"recovered {counted(len(files), 'file')} in {resolved.directory}, as of {resolved.log} "
         f"through {resolved.read_through}"
     )
@@ -101,7 +102,10 @@ async def _recover(
             raise CommandError(f"shard {shard} has no recovery log")
         hints = pick_first_hints(await fetch_hints(shards, shard), log)
     with click.progressbar(
-        length=0, label=f"playing {log}", file=sys.stderr, hidden=not sys.stderr.isatty()
+        length=0,
+        label=shown_text(f"playing {log}"),
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
     ) as bar:
 
         def show(progress: PlaybackProgress) -> None:

@@ -1,4 +1,4 @@
-"""Protobuf messages as text: the forms of JSON and of protobuf text that `gazctl` prints."""
+"""Protobuf messages in the forms of JSON and of protobuf text that `gazctl` prints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def prototext(message: Message) -> str:
     shown.CopyFrom(message)
     _clear_zero_durations(shown)
     lines: list[str] = []
-    for line in text_format.MessageToString(shown).splitlines():
+    # Other characters than ASCII are escapes of bytes, as in Go.
+    for line in text_format.MessageToString(shown, as_utf8=False).splitlines():
         # Strings are quoted, and don't end in these.
         if line.endswith(" {"):
             lines.append(f"{line[:-2]}: <")
@@ -55,13 +56,8 @@ def _clear_zero_durations(message: Message) -> None:
             message.ClearField(field.name)
 
 
-def json_of(message: Message) -> str:
-    """Return a message as JSON with all fields, as Go does: int64 is text, empty bytes are null."""
-    return json.dumps(tree_of(message), ensure_ascii=False, separators=(",", ":"))
-
-
 def tree_of(message: Message) -> Any:
-    """Return the value of `json_of()` as dicts and lists."""
+    """Return a message as JSON has it in Go: all fields, int64 as text, and empty bytes as None."""
     if message.DESCRIPTOR.full_name.startswith("google.protobuf."):
         return json.loads(json_format.MessageToJson(message))
     return {field.name: _full_field(message, field) for field in message.DESCRIPTOR.fields}
@@ -90,12 +86,8 @@ def _full_value(value: Any, field: Any) -> Any:
     return str(value) if field.type in _WIDE and field.type != _DOUBLE else value
 
 
-def plain_json_of(message: Message) -> str:
-    """Return a message as JSON with only the set fields; enums and integers are numbers."""
-    return json.dumps(_plain(message), ensure_ascii=False, separators=(",", ":"))
-
-
-def _plain(message: Message) -> Any:
+def plain_tree_of(message: Message) -> Any:
+    """Return a message as JSON has it with only the set fields; enums and integers are numbers."""
     if _is_duration(message):
         fields = {field.name: value for field, value in message.ListFields()}
         return fields.get("seconds", 0) * _NANOSECONDS + fields.get("nanos", 0)
@@ -109,7 +101,7 @@ def _plain(message: Message) -> Any:
 
 def _plain_value(value: Any, field: Any) -> Any:
     if field.type == _MESSAGE:
-        return _plain(value)
+        return plain_tree_of(value)
     return base64.b64encode(value).decode() if field.type == _BYTES else value
 
 

@@ -1,4 +1,8 @@
-"""Output of results: tables, JSON, text of protobuf, and progress."""
+"""Output of results and of remarks: lines, tables, JSON, documents, and progress.
+
+Invariant: all text of the command line leaves here, and in `logs`. Only the raw content of journals
+reaches a terminal as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,32 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from gazette_aio.protocol.shown import shown_json, shown_text
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
 
-def print_json(value: Any) -> None:
-    """Print `value` as one line of JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+def print_line(text: str = "", *, err: bool = False) -> None:
+    """Print one line on stdout, or on stderr; what isn't printable is escaped."""
+    click.echo(shown_text(text), err=err)
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print the lines of a text, which ends its last line itself."""
+    click.echo(shown_text(text, keep="\n\t"), nl=False, err=err)
+
+
+def print_json(value: Any, *, compact: bool = False) -> None:
+    """Print `value` as one line of JSON, with blanks after separators unless it's `compact`."""
+    separators = (",", ":") if compact else None
+    click.echo(shown_json(json.dumps(value, ensure_ascii=False, separators=separators)))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: in color on a terminal, else as plain text."""
     if not sys.stdout.isatty():
-        click.echo(table(header, rows))
+        print_text(f"{table(header, rows)}\n")
         return
     # Rich takes a while to import.
     from rich.console import Console  # noqa: PLC0415
@@ -30,25 +47,17 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
     drawn = Table(box=None, header_style="bold", pad_edge=False)
     for title in header:
-        drawn.add_column(Text(title), overflow="fold")
+        drawn.add_column(Text(shown_text(title)), overflow="fold")
     for row in rows:
         # Invariant: cells aren't markup, since names and labels come from anybody.
-        drawn.add_row(*(Text(_visible(str(cell))) for cell in row))
+        drawn.add_row(*(Text(shown_text(str(cell))) for cell in row))
     Console().print(drawn)
-
-
-def _visible(text: str) -> str:
-    """Return text with escaped control characters, which a terminal would execute."""
-    return text if text.isprintable() else "".join(map(_visible_character, text))
-
-
-def _visible_character(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return `rows` in aligned columns under `header`; numbers are right-aligned."""
-    cells = [[_visible(str(cell)) for cell in row] for row in rows]
+    header = [shown_text(title) for title in header]
+    cells = [[shown_text(str(cell)) for cell in row] for row in rows]
     numeric = [
         bool(cells) and all(row[i].lstrip("-").isdecimal() for row in cells)
         for i in range(len(header))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiofiles
-import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.file_calls import FileCalls
 from gazette_aio.cli.shell.content_forms import plain
 from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.output import print_line
 from gazette_aio.protocol.selector import is_selector_expression
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def _copy(
             return
         except pb.OffsetJumpError as error:
             text = f"{reader.journal}: no content from {requested}, continuing at {error.offset}"
-            click.echo(f"gazette-aio: {text}", err=True)
+            print_line(f"gazette-aio: {text}", err=True)
             continue
         except pb.OffsetNotYetAvailableError:
             head = reader.response.write_head

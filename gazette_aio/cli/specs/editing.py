@@ -16,6 +16,7 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
+from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.specs.files import checked_request, name_of, print_applied
 
 if TYPE_CHECKING:
@@ -78,12 +79,12 @@ def edit_specs(
             continue
         except BaseException:
             # For example Ctrl-C while no broker answers.
-            click.echo(f"gazette-aio: {specs.outcome('interrupted')}; {_kept(text)}", err=True)
+            print_line(f"gazette-aio: {specs.outcome('interrupted')}; {_kept(text)}", err=True)
             raise
         break
     if not specs.applied:
         note = ": specs that aren't in the text are kept" if has_removed else ""
-        click.echo(f"gazette-aio: nothing was changed{note}", err=True)
+        print_line(f"gazette-aio: nothing was changed{note}", err=True)
     if specs.applied or as_json:
         print_applied(specs.applied.values(), specs.revision, as_json=as_json)
 

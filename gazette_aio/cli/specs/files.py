@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import click
-
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.cli.shell.output import print_json
+from gazette_aio.cli.shell.output import print_json, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -106,4 +104,4 @@ def print_applied(
     elif revision is not None:
         parts = [f"{len(upserts)} upserted"] if upserts else []
         parts += [f"{len(deletes)} deleted"] if deletes else []
-        click.echo(f"revision {revision}: {', '.join(parts)}")
+        print_line(f"revision {revision}: {', '.join(parts)}")

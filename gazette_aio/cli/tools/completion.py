@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 from click import shell_completion
 
+from gazette_aio.cli.shell.output import print_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,7 +27,7 @@ def completion(context: click.Context, shell: str) -> None:
     root = context.find_root()
     kind = shell_completion.get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(root.command, {}, root.info_name or "", VARIABLE).source())
+    print_text(kind(root.command, {}, root.info_name or "", VARIABLE).source() + "\n")
 
 
 def complete(command: click.Command, program: str, environment: Mapping[str, str]) -> int | None:

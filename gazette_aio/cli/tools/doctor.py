@@ -18,7 +18,7 @@ import gazette_aio.protocol as pb
 from gazette_aio import __version__
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, WrongServerError
-from gazette_aio.cli.shell.output import print_json, print_table
+from gazette_aio.cli.shell.output import print_json, print_line, print_table
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.advertised import (
     PORTS,
@@ -73,7 +73,8 @@ def doctor(
         )
         for each in findings:
             if each.remedy:
-                click.echo(f"\n{each.check}: {each.remedy}.")
+                print_line()
+                print_line(f"{each.check}: {each.remedy}.")
     failed = dict.fromkeys(each.check for each in findings if each.result == "failed")
     if failed:
         raise CommandError(f"failed: {', '.join(failed)}")

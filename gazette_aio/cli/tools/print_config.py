@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.settings import SHARED_SECTIONS, Settings, arguments_of, load_settings
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def print_config(context: click.Context) -> None:
     root = context.find_root().command
     settings = load_settings()
     for section, options in _sections(context, root):
-        click.echo(f"[{section}]")
+        print_line(f"[{section}]")
         for option, name in options:
             for line in _lines(section, option, name, settings):
-                click.echo(line)
-        click.echo()
+                print_line(line)
+        print_line()
 
 
 def _sections(

@@ -30,6 +30,7 @@ from gazette_aio.consumer.service.settings import (
 )
 from gazette_aio.consumer.service.signals import StopSignals
 from gazette_aio.logs import configure_logs
+from gazette_aio.protocol.shown import shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,14 +123,14 @@ def command(application: Application[Any, Any]) -> click.Group:
         try:
             asyncio.run(_serve(application, config))
         except (pb.GazetteError, OSError) as error:
-            raise click.ClickException(str(error)) from None
+            raise click.ClickException(shown_text(str(error))) from None
 
     @group.command("print-config", help="Print all settings, and exit.")
     @_settings
     def show(**flags: str | None) -> None:
         values = _values(flags)
         _checked(values)
-        click.echo(print_config(values), nl=False)
+        click.echo(print_config(values), nl=False)  # noqa: TID251 - Its values are quoted.
 
     return group
 

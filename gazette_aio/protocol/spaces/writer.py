@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration
+from gazette_aio.protocol.shown import shown_text
 from gazette_aio.protocol.spaces.yaml_tree import Mapping, Scalar, Sequence, is_string
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def write_document(root: Tree) -> str:
     events += [yaml.DocumentEndEvent(explicit=False), yaml.StreamEndEvent()]
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text: str = yaml.emit(events, Dumper=dumper, allow_unicode=True, width=_WIDTH)
-    return text
+    # The emitter escapes control characters. Others stand in double quotes: see `_style()`.
+    return shown_text(text, keep="\n\t")
 
 
 def text_scalar(text: str) -> Scalar:
@@ -112,6 +114,8 @@ def _add_events(yaml: Any, tree: Tree, events: list[Any]) -> None:
 
 
 def _style(text: str) -> str | None:
+    if shown_text(text, keep="\n\t") != text:
+        return '"'
     if "\n" in text:
         return "|"
     # Without a style, the emitter quotes a string only if it can't be plain.
