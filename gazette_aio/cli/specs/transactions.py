@@ -9,6 +9,7 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import CommandError, explain
+from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.specs.files import name_of
 from gazette_aio.protocol.status_errors import StatusError
 
@@ -65,7 +66,7 @@ class Transactions:
         """
         revision = 0
         if self._is_announced and (count := len(self._changes)) > self._size:
-            click.echo(
+            print_line(
                 f"gazette-aio: {count} changes in {-(-count // self._size)} transactions"
                 f" of at most {self._size} (--max-txn-size)",
                 err=True,
