@@ -15,7 +15,7 @@ from gazette_aio.message import CSVFraming, FixedFraming, NDJSONFraming
 from gazette_aio.protocol.labels import validate_label_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gazette_aio.message import Framing
 
@@ -44,9 +44,9 @@ _SEEDS = (
 )
 
 
-def mutated(rng: random.Random) -> bytes:
+def mutated(rng: random.Random, sound: Sequence[bytes] = _SEEDS) -> bytes:
     """Return an input that is nearly one of those which decoders take."""
-    data = bytearray(rng.choice(_SEEDS))
+    data = bytearray(rng.choice(sound))
     for _ in range(rng.randrange(4)):
         place = rng.randrange(len(data) + 1)
         match rng.randrange(3):

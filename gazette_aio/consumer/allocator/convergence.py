@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gazette_aio.consumer.allocator.model import load_ratio
+from gazette_aio.consumer.keyspace.keys import MAX_SLOT
 from gazette_aio.consumer.keyspace.operations import Compare, Delete, Operation, Put
 
 if TYPE_CHECKING:
@@ -85,24 +86,30 @@ class Convergence:
         return checkpoint
 
     def _converge(self, item: Item) -> Checkpoint:
-        current = self._allocation.assignments.get(item.id, ())
+        current: list[Assignment] = []
+        extra: list[Assignment] = []  # A member's assignments after that of its lowest slot.
+        for each in self._allocation.assignments.get(item.id, ()):
+            is_extra = bool(current) and current[-1].member == each.member
+            (extra if is_extra else current).append(each)
         desired = self._desired.get(item.id, [])
         wanted = set(desired)
         held = {assignment.member for assignment in current}
-        slot = max((assignment.slot for assignment in current), default=-1) + 1
+        slot = max((assignment.slot for assignment in current + extra), default=-1) + 1
         adds = [member for member in desired if member not in held]
         kept = [assignment for assignment in current if assignment.member in wanted]
         surplus = [assignment for assignment in current if assignment.member not in wanted]
         slots = sorted(assignment.slot for assignment in kept)
-        if len(desired) == len(current) and slots == list(range(len(desired))):
+        if len(desired) == len(current) and slots == list(range(len(desired))) and not extra:
             return Checkpoint()  # Fast path: as desired, and slots are packed.
         removes, stay = self._constrain_removals(item, current, surplus)
+        removes += extra
         kept = self._in_order(kept + stay, current)
 
         checkpoint = Checkpoint()
         added = 0
         for member in adds if current else self._primary_first(adds):
-            if self._totals[member] < self._limit(member):
+            # Beyond the last slot, nothing is added until the slots in use are packed.
+            if self._totals[member] < self._limit(member) and slot <= MAX_SLOT:
                 self._add(checkpoint, item, member, slot)
                 added += 1
             slot += 1

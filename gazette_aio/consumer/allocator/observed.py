@@ -22,7 +22,7 @@ GroupEntry: TypeAlias = Member | Item | Assignment
 
 @dataclass(frozen=True, slots=True)
 class LocalItem:
-    """An item that this member holds a replica of, with all assignments of the item."""
+    """An item that this member holds a replica of, with the assignments of the item."""
 
     item: Item
     assignment: Assignment
@@ -99,8 +99,12 @@ class ObservedGroup:
         return self._items
 
     def assignments(self, item: str) -> Sequence[Assignment]:
-        """Return the assignments of an item, in the order of their keys."""
-        return self._assignments.get(item, ())
+        """Return an item's assignment of each member, in the order of their keys.
+
+        Of several assignments of one member, which the leader reduces, the lowest slot counts.
+        """
+        held = reversed(self._assignments.get(item, ()))
+        return list({each.member: each for each in held}.values())[::-1]
 
     @property
     def local_member(self) -> Member | None:
@@ -117,7 +121,7 @@ class ObservedGroup:
         """Return an item that exists and of which this member holds a replica."""
         if item not in self._items or item not in self._local:
             return None
-        return LocalItem(self._items[item], self._local[item], self._assignments[item])
+        return LocalItem(self._items[item], self._local[item], self.assignments(item))
 
     @property
     def leads(self) -> bool:
@@ -149,14 +153,8 @@ class ObservedGroup:
             case Item():
                 del self._items[entry.id]
             case Assignment():
-                # Invariant: lists are replaced, never modified: allocations share them.
-                left = [each for each in self._assignments[entry.item] if each.key != entry.key]
-                if left:
-                    self._assignments[entry.item] = left
-                else:
-                    del self._assignments[entry.item]
-                if entry.member == self.local and self._local[entry.item].key == entry.key:
-                    del self._local[entry.item]
+                held = self._assignments[entry.item]
+                self._hold(entry.item, [each for each in held if each.key != entry.key])
 
     def _add(self, entry: GroupEntry) -> None:
         match entry:
@@ -165,8 +163,16 @@ class ObservedGroup:
             case Item():
                 self._items[entry.id] = entry
             case Assignment():
-                held = [*self._assignments.get(entry.item, ()), entry]
-                held.sort(key=lambda each: (each.member, each.slot))
-                self._assignments[entry.item] = held
-                if entry.member == self.local:
-                    self._local[entry.item] = entry
+                self._hold(entry.item, [*self._assignments.get(entry.item, ()), entry])
+
+    def _hold(self, item: str, held: list[Assignment]) -> None:
+        # Invariant: lists are replaced, never modified: allocations share them.
+        held.sort(key=lambda each: (each.member, each.slot))
+        if held:
+            self._assignments[item] = held
+        else:
+            del self._assignments[item]
+        if (local := next((each for each in held if each.member == self.local), None)) is not None:
+            self._local[item] = local
+        else:
+            self._local.pop(item, None)

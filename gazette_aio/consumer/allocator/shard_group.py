@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -9,6 +10,7 @@ from google.protobuf.message import DecodeError
 from gazette_aio.consumer.allocator.model import Assignment, Item, Member, MemberID
 from gazette_aio.consumer.keyspace.key_space import KeySpace
 from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey, MemberKey
+from gazette_aio.protocol import ProcessSpec
 from gazette_aio.protocol.consumer import (
     ConsumerSpec,
     ReplicaStatus,
@@ -17,6 +19,7 @@ from gazette_aio.protocol.consumer import (
 )
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.validation.rules import validate
+from gazette_aio.protocol.validation.specs import validate_process_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,6 +70,7 @@ def group_decoder(
             case ItemKey(shard):
                 return _shard(raw, shard, max_hot_standbys)
             case AssignmentKey(shard, zone, suffix, slot):
+                _check_member(zone, suffix)
                 return Assignment(
                     shard,
                     MemberID(zone, suffix),
@@ -97,6 +101,12 @@ def shard_is_consistent(assignment: Assignment, assignments: Sequence[Assignment
 def _code(assignment: Assignment) -> int:
     status = assignment.decoded
     return status.code if isinstance(status, ReplicaStatus) else ReplicaStatus.IDLE
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_member(zone: str, suffix: str) -> None:
+    # Clients refuse a listing with such a member.
+    validate_process_id(ProcessSpec.ID(zone=zone, suffix=suffix))
 
 
 def _member(raw: KeyValue, member: MemberID) -> Member:

@@ -43,6 +43,8 @@ class Change(Generic[D]):
 class Entries(Generic[D]):
     """Entries in the order of their keys. Those that can't be decoded are left out, with a warning.
 
+    Keys are of any writer of the store, so that no exception of the decoder ends their follower.
+
     Args:
         decode: Returns what a key means; raises ValidationError if it means nothing.
     """
@@ -51,6 +53,8 @@ class Entries(Generic[D]):
         self._decode = decode
         self._by_key: dict[str, Entry[D]] = {}
         self._keys: list[str] = []
+        self._undecodable: dict[str, int] = {}
+        """Revisions of keys that were warned of."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -71,12 +75,26 @@ class Entries(Generic[D]):
         return [self._by_key[key] for key in self._keys[first:last]]
 
     def decoded(self, raw: KeyValue) -> Entry[D] | None:
-        """Return the entry of a key, or None, with a warning, if it can't be decoded."""
+        """Return the entry of a key, or None, with a warning, if it can't be decoded.
+
+        Each revision of a key is warned of once.
+        """
         try:
-            return Entry(raw, self._decode(raw))
-        except ValidationError as error:
-            _logger.warning("key %r can't be decoded, and is ignored: %s", raw.key, error)
+            entry = Entry(raw, self._decode(raw))
+        except Exception as error:
+            if self._undecodable.get(raw.key) != raw.mod_revision:
+                self._undecodable[raw.key] = raw.mod_revision
+                is_foreseen = isinstance(error, ValidationError)
+                _logger.log(
+                    logging.WARNING if is_foreseen else logging.ERROR,
+                    "key %.200r can't be decoded, and is ignored: %.500s",
+                    raw.key,
+                    error,
+                    exc_info=None if is_foreseen else error,
+                )
             return None
+        self._undecodable.pop(raw.key, None)
+        return entry
 
     def changes_to(self, target: Mapping[str, Entry[D]]) -> Iterator[Change[D]]:
         """Yield the changes that lead to `target`, whose keys are in order.
@@ -102,6 +120,7 @@ class Entries(Generic[D]):
         for event in events:
             current = self._by_key.get(event.key)
             if isinstance(event, Deleted):
+                self._undecodable.pop(event.key, None)
                 if not self._may_delete(current, event):
                     continue
                 entry = None

@@ -8,12 +8,18 @@ all characters that parts may have, so that keys order as the tuples of their pa
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from gazette_aio.protocol.errors import ValidationError
 
 _SEPARATOR = "#"
+_REFUSED: Final = re.compile(r'[\x00-"\ud800-\udfff]')
+"""Characters that sort before the separator, and bytes that aren't UTF-8."""
+_SLOT_DIGITS: Final = 9
+MAX_SLOT: Final = 10**_SLOT_DIGITS - 1
+"""Greatest slot of an assignment. Keys of greater ones mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ class GroupKeys:
             case self._items, _:
                 raise ValidationError("expected (id) in item key")
             case self._assignments, [item, zone, suffix, slot] if (
-                slot.isdecimal() and slot.isascii()
+                slot.isdecimal() and slot.isascii() and len(slot) <= _SLOT_DIGITS
             ):
                 return AssignmentKey(item, zone, suffix, int(slot))
             case self._assignments, _:
@@ -105,11 +111,13 @@ class GroupKeys:
                     "expected (item-id, member-zone, member-suffix, slot) in assignment key"
                 )
             case _:
-                raise ValidationError("unexpected key prefix")
+                raise ValidationError("unexpected key prefix, or an invalid character")
 
     def _split(self, key: str) -> tuple[str, list[str]]:
         for prefix in (self._assignments, self._items, self._members):
             if key.startswith(prefix):
+                if _REFUSED.search(key, len(prefix)) is not None:
+                    break  # Such parts are in no key that is built, and in no message.
                 return prefix, key[len(prefix) :].split(_SEPARATOR)
         return "", []
 

@@ -15,7 +15,7 @@ from gazette_aio.consumer.allocator.model import (
     MemberID,
     load_ratio,
 )
-from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.keys import MAX_SLOT, GroupKeys
 from gazette_aio.consumer.keyspace.operations import Compare, Delete, Put
 
 KEYS = GroupKeys("/root")
@@ -129,6 +129,23 @@ def test_full_members_get_nothing_but_their_slots_are_left_out():
         KEYS.assignment("it", "z", "y", 10),
         KEYS.assignment("it", "z", "a", 0),
     ]
+
+
+def test_a_second_assignment_of_a_member_is_removed():
+    current = [held("it", "a", 0), held("it", "a", 2), held("it", "b", 1), held("it", "b", 7)]
+    [checkpoint] = steps([member("a", 3), member("b", 3)], 2, current, ["a", "b"])
+    assert checkpoint.operations == [
+        Delete(KEYS.assignment("it", "z", "a", 2)),
+        Delete(KEYS.assignment("it", "z", "b", 7)),
+    ]
+    assert steps([member("a", 1), member("b", 1)], 2, current[::2], ["a", "b"]) == []
+
+
+def test_the_last_slot_is_packed_before_others_are_added():
+    last = held("it", "a", MAX_SLOT)
+    [checkpoint] = steps([member("a", 1), member("b", 1)], 2, [last], ["a", "b"])
+    first = Put(KEYS.assignment("it", "z", "a", 0), b"value", lease=LEASE)
+    assert checkpoint.operations == [Delete(last.key), first]
 
 
 def test_assignments_of_items_that_are_gone():

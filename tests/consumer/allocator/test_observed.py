@@ -68,6 +68,19 @@ def test_local_items_and_the_leader():
     assert observed(FOO).allocation.leader.id == FOO
 
 
+def test_the_lowest_slot_counts_of_several_assignments_of_a_member():
+    slots = [held("item-1", FOO, slot) for slot in range(3)]
+    group = observed(FOO, [member(FOO, 5), item("item-1", 1), *slots, held("item-1", BAZ, 3)])
+    assert [each.slot for each in group.assignments("item-1")] == [0, 3]
+    assert group.local_item("item-1").assignment.slot == 0
+    # The newest is deleted first.
+    for slot in (2, 0, 1):
+        group.observe([Change(slots[slot].key, entry(slots[slot]), None)])
+        left = group.local_item("item-1")
+        assert (left and left.assignment.slot) == {2: 0, 0: 1, 1: None}[slot]
+    assert [each.member for each in group.assignments("item-1")] == [BAZ]
+
+
 def test_a_member_exits_only_when_it_holds_nothing():
     parts = [member(FOO, 1, exiting=True), item("i", 1), held("i", FOO, 0)]
     group = observed(FOO, parts)

@@ -115,6 +115,39 @@ async def test_a_member_joins_and_leaves(store):
     assert await session.wait() is False
 
 
+async def test_foreign_keys_end_no_member(store):
+    await add_shards(store, 1)
+    async with member(store, "aaaa") as session, member(store, "bbbb") as other:
+        await holders(store, ["aaaa"])
+        key = KEYS.assignment("shard-00", "zone", "aaaa", 0).removesuffix("0")
+        foreign = [
+            key + "9" * 5000,
+            KEYS.assignment("shard-00", "zone", "\udcff\udcff\udcff\udcff", 1),
+            "/root/assign/a shard#zone#aaaa#0",
+        ]
+        for slot in (1, 2):
+            await store.transact((), [Put(key + str(slot), b"")])
+        written = await store.transact((), [Put(each, b"") for each in foreign])
+        await session.key_space.wait_for_revision(written.header.revision)
+
+        async def is_packed():
+            return [entry.key for _, _, entry in await sound(store)] == [key + "0"]
+
+        async def sound(store):
+            entries = (await store.range(key)).entries
+            return [(None, None, entry) for entry in entries if entry.key not in foreign]
+
+        await eventually(is_packed)
+        async with member(store, "cccc"):
+            assert not session.is_exiting
+        waits = [asyncio.ensure_future(each.wait()) for each in (session, other)]
+        await turns()
+        assert not any(each.done() for each in waits)
+        session.exit_gracefully(0)
+        other.exit_gracefully(0)
+        await asyncio.gather(*waits)
+
+
 async def test_a_member_joins_though_what_it_loads_is_compacted_again_and_again(store, monkeypatch):
     await add_shards(store, 2)
     asked, answer = [], store.range

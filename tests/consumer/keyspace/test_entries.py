@@ -145,6 +145,31 @@ def test_undecodable_values_are_told(caplog):
     assert "'/x' can't be decoded" in caplog.text
 
 
+def test_no_failure_of_a_decoder_costs_another_key(caplog):
+    def decode_badly(raw):
+        return {b"1": 1}[raw.value]
+
+    made = Entries(decode_badly)
+    changes = made.apply([put("/a", 1, 2, 2, 1), put("/b", "bad", 3, 3, 1), put("/c", 1, 4, 4, 1)])
+    assert [each.key for each in changes] == ["/a", "/c"]
+    [record] = caplog.records
+    assert "key '/b' can't be decoded" in record.getMessage()
+    assert isinstance(record.exc_info[1], KeyError)
+
+
+def test_each_revision_of_an_undecodable_key_is_warned_of_once(caplog):
+    made = Entries(decode)
+    for _ in range(3):
+        assert made.decoded(put("/a", "bad", 2, 2, 1)) is None
+    assert len(caplog.records) == 1
+    made.apply([put("/a", "x" * 10_000, 2, 3, 2)])
+    assert len(caplog.records) == 2
+    assert len(caplog.records[1].getMessage()) < 1000
+    made.apply([Deleted("/a", 4), put("/a", "bad", 5, 5, 1), put("/a", 7, 5, 6, 2)])
+    assert len(caplog.records) == 3
+    assert values(made) == {"/a": 7}
+
+
 @st.composite
 def histories(draw):
     """Return events of keys as a store makes them."""

@@ -70,6 +70,17 @@ def test_parse():
         ("/root/assign/a#b#c#x", r"expected \(item-id, member-zone, member-suffix, slot\)"),
         ("/root/assign/a#b#c#-1", r"expected \(item-id, member-zone, member-suffix, slot\)"),
         ("/root/assign/a#b#c#²", r"expected \(item-id, member-zone, member-suffix, slot\)"),
+        pytest.param(
+            "/root/assign/a#b#c#" + "9" * 5000,
+            r"expected \(item-id, member-zone, member-suffix, slot\)",
+            id="more digits than the interpreter converts",
+        ),
+        (
+            "/root/assign/a#b#c#1000000000",
+            r"expected \(item-id, member-zone, member-suffix, slot\)",
+        ),
+        ("/root/items/a b", "an invalid character"),
+        ("/root/items/\udcff", "an invalid character"),
         ("/root/other/a", "unexpected key prefix"),
         ("/root-2/items/a", "unexpected key prefix"),
     ],
@@ -77,3 +88,15 @@ def test_parse():
 def test_keys_that_mean_nothing(key, text):
     with pytest.raises(ValidationError, match=text):
         KEYS.parse(key)
+
+
+@given(st.tuples(*[st.text(st.sampled_from('!$a"\udcff'))] * 3, st.text("09²", min_size=1)))
+def test_keys_that_are_parsed_can_be_built(parts):
+    """A leader builds keys of what it has parsed."""
+    try:
+        parsed = KEYS.parse("/root/assign/" + "#".join(parts))
+    except ValidationError:
+        return
+    again = KEYS.assignment(parsed.item, parsed.zone, parsed.suffix, parsed.slot)
+    assert KEYS.parse(again) == parsed
+    again.encode()

@@ -473,3 +473,16 @@ async def test_a_replica_at_another_member_is_none_of_ours(group):
     await group.create(shard_spec())
     await group.assign(member=REMOTE)
     assert not group.shards.replicas
+
+
+async def test_two_assignments_of_a_shard_have_one_replica(group):
+    await group.create(shard_spec())
+    await group.assign()
+    await group.status("PRIMARY")
+    await group.assign(slot=1)
+    replica = group.shards.replicas[A]
+    assert len(group.resolver.route(A).members) == len(group.group.assignments(A)) == 1
+    await group.unassign(slot=1)
+    await group.unassign()
+    await eventually(replica.cancelled.is_set)
+    assert not group.watch.done()
