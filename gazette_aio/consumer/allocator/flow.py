@@ -105,10 +105,10 @@ def _solve_part(
     for arcs, zone_slots, member_slots in stages:
         if flow.value == slots:
             break
+        # A member has no use for more slots than there are items, and scipy takes 32 bits.
+        usable = np.minimum(member_slots, items)
         flow.augment(
-            np.concatenate(
-                [wanted, zone_slots.ravel(), arcs.ravel().astype(np.int64), member_slots]
-            )
+            np.concatenate([wanted, zone_slots.ravel(), arcs.ravel().astype(np.int64), usable])
         )
     return flow.pairs()
 

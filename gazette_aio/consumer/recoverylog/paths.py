@@ -11,6 +11,9 @@ from gazette_aio.protocol.errors import ConfigurationError, RecoveryError
 STAGING_NAME: Final = ".fnodes"
 """Directory of files during playback, below the directory that is recovered."""
 
+MAX_COMPONENTS: Final = 255
+"""Most components of a recorded path. Those who remove directories descend a call per component."""
+
 
 def clean_directory(directory: str | os.PathLike[str]) -> str:
     """Return the path of a directory to record.
@@ -48,8 +51,11 @@ def check_path(path: str) -> None:
     """Check that a recorded path is that of a file below the directory.
 
     Raises:
-        RecoveryError: The path isn't absolute and clean, or is that of files during playback.
+        RecoveryError: The path isn't absolute and clean, is that of files during playback, or has
+            more than `MAX_COMPONENTS`.
     """
     is_clean = path[:1] == "/" != path[1:2] and posixpath.normpath(path) == path and path != "/"
     if not is_clean or "\0" in path or path.split("/")[1] == STAGING_NAME:
         raise RecoveryError(f"unsafe path {path!r}")
+    if path.count("/") > MAX_COMPONENTS:
+        raise RecoveryError(f"unsafe path {path[:80]!r}...: more than {MAX_COMPONENTS} components")

@@ -60,6 +60,19 @@ def test_solutions_are_valid_and_serve_the_first_items(allocation):
         assert [by_item[item] for item in allocation.items] == wanted
 
 
+@pytest.mark.parametrize(
+    ("slots", "replication"), [(1, [3, 2, 2, 1]), (2, [2, 3, 1, 2, 1, 3]), (2, [3, 3, 2, 3])]
+)
+def test_members_with_the_greatest_limit_leave_no_replica_out(slots, replication):
+    def placed(limit):
+        limits = enumerate([limit, slots, limit])
+        members = [Member(MemberID(f"zone-{n % 2}", f"m{n}"), each) for n, each in limits]
+        items = [Item(f"item-{n}", count) for n, count in enumerate(replication)]
+        return len(solve(Problem.of(Allocation.of(members, items))))
+
+    assert placed(2**32 - 1) == placed(100)
+
+
 @given(GROUPS)
 def test_solutions_are_stable(allocation):
     desired = solve(Problem.of(allocation))
