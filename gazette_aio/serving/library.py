@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
@@ -15,9 +17,9 @@ _Options = tuple[tuple[str, Any], ...]
 
 
 def library_server(
-    interceptors: Sequence[grpc.aio.ServerInterceptor],
-    options: _Options,
-    on_failure: Callable[[Exception], object],
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    options: _Options = (),
+    on_failure: Callable[[Exception], object] | None = None,
 ) -> grpc.aio.Server:
     """Return a server of `grpc.aio`.
 
@@ -27,15 +29,15 @@ def library_server(
     Args:
         interceptors: Interceptors of calls.
         options: Arguments of the library.
-        on_failure: Called when the loop fails. The server accepts no further requests then, and has
-            to be stopped.
+        on_failure: Called when the loop fails, if given. The server accepts no further requests
+            then, and has to be stopped.
     """
     # Guard: without it, the library is built in another way.
     if not hasattr(_Base, "_server_main_loop"):
         return grpc.aio.server(interceptors=interceptors, options=options)
     # Made by parts: a server of the library that's never started can't be dropped safely.
     loop = asyncio.get_running_loop()
-    server: Any = object.__new__(_Server)
+    server: Any = object.__new__(_OwnedServer)
     server._loop = loop
     server._server = _ObservedServer(loop, None, (), tuple(interceptors) or None, options, None)
     server._server.on_failure = on_failure
@@ -43,14 +45,38 @@ def library_server(
 
 
 _Server: Any = importlib.import_module("grpc.aio._server").Server
+_incref: Any = ctypes.pythonapi.Py_IncRef
 # It has no types.
 _Base: Any = getattr(importlib.import_module("grpc._cython.cygrpc"), "AioServer", object)
+
+
+class _OwnedServer(_Server):  # type: ignore[misc]
+    """Server that may be forgotten before it's stopped.
+
+    The library waits for the end of a server's calls when it destroys the server. Once the event
+    loop is closed, that end never comes, and the process would hang.
+    """
+
+    _is_stopped = False
+
+    async def stop(self, grace: float | None) -> None:
+        await super().stop(grace)
+        self._is_stopped = True
+
+    def __del__(self) -> None:
+        if self._is_stopped:
+            return
+        warnings.warn("a gRPC server was not stopped", ResourceWarning, source=self, stacklevel=2)
+        # Invariant: it's never destroyed, even when the interpreter ends and clears its modules.
+        _incref(ctypes.py_object(self._server))
+        if not self._loop.is_closed():
+            super().__del__()
 
 
 class _ObservedServer(_Base):  # type: ignore[misc]
     """Server of the library whose loop reports its failure, and ends without an error."""
 
-    on_failure: Callable[[Exception], object]
+    on_failure: Callable[[Exception], object] | None
 
     async def _server_main_loop(self, started: asyncio.Future[bool]) -> None:
         try:
@@ -59,4 +85,5 @@ class _ObservedServer(_Base):  # type: ignore[misc]
             if not started.done():
                 raise
             # A failure would keep the library from ending the server.
-            self.on_failure(error)
+            if self.on_failure is not None:
+                self.on_failure(error)

@@ -28,6 +28,7 @@ from gazette_aio.protocol.service import (
     READ,
     SERVICE_NAME,
 )
+from gazette_aio.serving.library import library_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -197,7 +198,7 @@ class StubBroker(Owner):
 
         Cancellation: poisons — use a new broker.
         """
-        server = grpc.aio.server()
+        server = library_server()
         server.add_generic_rpc_handlers((self._handlers(),))
         port = server.add_insecure_port(address)
         await server.start()
