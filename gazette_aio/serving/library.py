@@ -57,20 +57,24 @@ class _OwnedServer(_Server):  # type: ignore[misc]
     loop is closed, that end never comes, and the process would hang.
     """
 
-    _is_stopped = False
+    _is_started = False
+
+    async def start(self) -> None:
+        self._is_started = True
+        await _Server.start(self)
 
     async def stop(self, grace: float | None) -> None:
-        await super().stop(grace)
-        self._is_stopped = True
+        await _Server.stop(self, grace)
+        self._is_started = False
 
     def __del__(self) -> None:
-        if self._is_stopped:
+        if not self._is_started:
             return
         warnings.warn("a gRPC server was not stopped", ResourceWarning, source=self, stacklevel=2)
         # Invariant: it's never destroyed, even when the interpreter ends and clears its modules.
         _incref(ctypes.py_object(self._server))
         if not self._loop.is_closed():
-            super().__del__()
+            _Server.__del__(self)
 
 
 class _ObservedServer(_Base):  # type: ignore[misc]
