@@ -67,7 +67,7 @@ def test_an_invalid_file_is_refused(inline: Any, settings: Path, line: str, reas
 def test_settings_keep_repeated_keys() -> None:
     settings = parse_settings('[a.B]\nx = 1\nx = "2\\n"\n', source="-")
 
-    assert settings["a.b"] == [("x", "1", "-:2"), ("x", "2\n", "-:3")]
+    assert settings["a.b"] == [("a.B", "x", "1", "-:2"), ("a.B", "x", "2\n", "-:3")]
 
 
 @pytest.mark.parametrize(

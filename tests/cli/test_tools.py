@@ -8,16 +8,23 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio.cli.app import cli
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.advertised import examine_endpoints
+from gazette_aio.cli.tools.print_config import key_of, sections_of
 from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, parse_uuid
 from gazette_aio.protocol import FrameTooLargeError
+from gazette_aio.protocol.go.ini import ini_line
 from gazette_aio.testing import journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
+from tests import extent
 
 
 def test_attach_uuids(inline: Any, tmp_path: Path) -> None:
@@ -89,6 +96,57 @@ def test_print_config_can_be_read_again(
 
     (tmp_path / "gazctl.ini").write_text(first.text)
     assert inline("print-config", env=env).text == first.text
+
+
+TEXTS = st.text() | st.sampled_from(["", '"', '""', "# a", "; a", "[a]", "a = b", " a\t", "\\n"])
+
+
+def values_of(option: click.Option, existing: Path) -> st.SearchStrategy[str]:
+    """Return texts that an option takes as its value."""
+    match option.type:
+        case click.Choice():
+            return st.sampled_from(option.type.choices)
+        case click.IntRange() | click.types.IntParamType() | click.FloatRange():
+            return st.integers(1, 1 << 20).map(str)
+        case click.types.BoolParamType():
+            return st.sampled_from(["true", "false"] if option.secondary_opts else ["true"])
+        case click.Path() | click.File():
+            needs_one = isinstance(option.type, click.File) or option.type.exists
+            return st.just(str(existing)) if needs_one else TEXTS
+    return TEXTS
+
+
+def test_each_printed_setting_can_be_read_again(
+    inline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "gazctl.ini"
+    path.touch()
+
+    @extent.examples(5)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        lines: list[str] = []
+        with cli.make_context("gazette-aio", ["print-config"]) as context:
+            for section, options in sections_of(context, cli):
+                lines.append(f"[{section}]")
+                for option, name in options:
+                    if name not in {"auth-keys", "auth-token"}:
+                        exists = path if isinstance(option.type, click.File) else tmp_path
+                        value = data.draw(values_of(option, exists), f"{section}.{name}")
+                        lines.append(ini_line(key_of(name), value))
+        path.write_text("\n".join(lines), "utf-8")
+        printed = inline("print-config").text
+        assert [line for line in printed.splitlines() if line and line[0] != ";"] == lines
+
+    check()
+
+
+def test_defaults_are_printed_as_settings(inline: Any) -> None:
+    line = r'; Template = "{{.UUID}},{{.Line}}\n"'
+
+    assert line in inline("print-config").text.splitlines()
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -7,15 +7,16 @@ and options that don't exist are ignored, so that several programs can share a f
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.go.ini import IniLine, parse_ini
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,16 +24,7 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "gazctl.ini"
 
 
-class Setting(NamedTuple):
-    """A line of the file."""
-
-    key: str
-    value: str
-    where: str
-    """File and number of the line."""
-
-
-Settings = dict[str, list[Setting]]
+Settings = dict[str, list[IniLine]]
 """Settings by section, in lower case."""
 
 SHARED_SECTIONS: Final = {
@@ -89,32 +81,12 @@ def parse_settings(text: str, *, source: str) -> Settings:
         InputError: A line is invalid.
     """
     settings: Settings = {}
-    section: list[Setting] = settings.setdefault("", [])
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.strip()
-        if not line or line[0] in ";#":
-            continue
-        where = f"{source}:{number}"
-        if line[0] == "[":
-            if line[-1] != "]" or not line[1:-1].strip():
-                raise InputError(f"{where}: malformed section")
-            section = settings.setdefault(line[1:-1].strip().lower(), [])
-            continue
-        key, separator, value = line.partition("=")
-        if not separator or not key.strip():
-            raise InputError(f"{where}: expected KEY = VALUE")
-        section.append(Setting(key.strip(), _unquoted(value.strip(), where), where))
-    return settings
-
-
-def _unquoted(value: str, where: str) -> str:
-    if len(value) < len('""') or value[0] != '"':
-        return value
     try:
-        text: str = ast.literal_eval(value)
-    except (SyntaxError, ValueError):
-        raise InputError(f"{where}: malformed string") from None
-    return text
+        for line in parse_ini(text, source=source):
+            settings.setdefault(line.section.lower(), []).append(line)
+    except ValidationError as error:
+        raise InputError(str(error)) from None
+    return settings
 
 
 def arguments_of(
@@ -132,7 +104,7 @@ def arguments_of(
     """
     known = {_plain(name): option for option in options for name in option.opts if len(name) > 2}
     arguments: list[str] = []
-    for plain, (key, value, where) in _settings_of(settings, path):
+    for plain, (_, key, value, where) in _settings_of(settings, path):
         option = known.get(plain)
         if option is None:
             continue
@@ -146,10 +118,12 @@ def arguments_of(
             arguments.append(f"{name}={value}")
         elif value.lower() in _TRUE:
             arguments.append(name)
+        else:
+            arguments += option.secondary_opts
     return arguments
 
 
-def _settings_of(settings: Settings, path: Sequence[str]) -> Iterable[tuple[str, Setting]]:
+def _settings_of(settings: Settings, path: Sequence[str]) -> Iterable[tuple[str, IniLine]]:
     """Yield the plain names of options and the settings of a command."""
     group = ".".join(path[:-1])
     sections: Mapping[str, str] = {".".join(path): ""}

@@ -12,6 +12,7 @@ import click
 
 from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.settings import SHARED_SECTIONS, Settings, arguments_of, load_settings
+from gazette_aio.protocol.go.ini import ini_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def print_config(context: click.Context) -> None:
     """
     root = context.find_root().command
     settings = load_settings()
-    for section, options in _sections(context, root):
+    for section, options in sections_of(context, root):
         print_line(f"[{section}]")
         for option, name in options:
             for line in _lines(section, option, name, settings):
@@ -52,10 +53,10 @@ def print_config(context: click.Context) -> None:
         print_line()
 
 
-def _sections(
+def sections_of(
     context: click.Context, root: click.Command
 ) -> Iterator[tuple[str, list[tuple[click.Option, str]]]]:
-    """Yield sections, and their options with their names in the section."""
+    """Yield sections of the file, and their options with their names in the section."""
     assert isinstance(root, click.Group)
     for name in ("attach-uuids", "journals", "shards"):
         command = root.get_command(context, name)
@@ -96,15 +97,20 @@ def _lines(section: str, option: click.Option, name: str, settings: Settings) ->
     width = shutil.get_terminal_size().columns
     for line in textwrap.wrap(option.help or "", max(width, 40) - 2):
         yield f"; {line}"
-    key = _KEYS.get(name) or "".join(map(str.capitalize, re.split(r"[-.]", name)))
+    key = key_of(name)
     given = _given(section, option, settings)
     if given and name.removeprefix("broker.") in _SECRETS:
         yield f"; {key} is set, and isn't printed"
     elif given:
-        yield from (f"{key} = {value}" for value in given)
+        yield from (ini_line(key, value) for value in given)
     else:
-        yield f"; {key} = {_default(option)}".rstrip()
+        yield f"; {ini_line(key, _default(option))}"
     yield ""
+
+
+def key_of(name: str) -> str:
+    """Return the key of an option by its name in its section."""
+    return _KEYS.get(name) or "".join(map(str.capitalize, re.split(r"[-.]", name)))
 
 
 def _given(section: str, option: click.Option, settings: Settings) -> list[str]:
@@ -115,10 +121,16 @@ def _given(section: str, option: click.Option, settings: Settings) -> list[str]:
         path = [group, ""]
     arguments = arguments_of(settings, path, [option])
     if arguments:
-        return [each.partition("=")[2] or "true" for each in arguments]
+        return [_value(option, each) for each in arguments]
     variable = option.envvar
     value = os.environ.get(variable) if isinstance(variable, str) else None
     return [value] if value else []
+
+
+def _value(option: click.Option, argument: str) -> str:
+    if option.is_flag:
+        return "false" if argument in option.secondary_opts else "true"
+    return argument.partition("=")[2]
 
 
 def _default(option: click.Option) -> str:
@@ -126,5 +138,5 @@ def _default(option: click.Option) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, (str, int, float)):
-        return str(default).replace("\n", "\\n")
+        return str(default)
     return ""

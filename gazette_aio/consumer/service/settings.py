@@ -6,7 +6,6 @@ The names are those of Gazette's consumers.
 
 from __future__ import annotations
 
-import configparser
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from gazette_aio.client.options import TLSOptions
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.shards.restarts import RestartPolicy
+from gazette_aio.protocol.go.ini import IniLine, ini_line, parse_ini
 from gazette_aio.serving.address import parse_port
 
 if TYPE_CHECKING:
@@ -254,7 +254,11 @@ def read_file(paths: Sequence[Path]) -> dict[str, str]:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise pb.ConfigurationError(f"reading {path}: {error}") from error
-        return _ini(path, text)
+        try:
+            found = parse_ini(text, source=str(path))
+        except pb.ValidationError as error:
+            raise pb.ConfigurationError(f"reading {error}") from None
+        return {_bare(f"{_of_section(line)}.{line.key}"): line.value for line in found}
     return {}
 
 
@@ -269,27 +273,20 @@ def print_config(values: Mapping[str, str]) -> str:
         value = values[setting.flag]
         lines.append(f"; {setting.help}")
         if setting.secret:
-            lines.append(f"; {setting.name} = {'(hidden)' if value else ''}".rstrip())
+            lines.append(f"; {ini_line(setting.name, '(hidden)' if value else '')}")
         else:
             unset = "" if value != setting.default else "; "
-            lines.append(f"{unset}{setting.name} = {value}".rstrip())
+            lines.append(unset + ini_line(setting.name, value))
     return "\n".join(lines) + "\n"
 
 
 _SECTIONS: Final = {"logging": "log"}
 
 
-def _ini(path: Path, text: str) -> dict[str, str]:
-    parser = configparser.ConfigParser(interpolation=None, comment_prefixes=(";", "#"))
-    try:
-        parser.read_string(text, str(path))
-    except configparser.Error as error:
-        raise pb.ConfigurationError(f"reading {path}: {error.message}") from None
-    return {
-        _bare(f"{_SECTIONS.get(section.lower(), section)}.{name}"): value.strip('"')
-        for section in parser.sections()
-        for name, value in parser.items(section)
-    }
+def _of_section(line: IniLine) -> str:
+    if not line.section:
+        raise pb.ConfigurationError(f"reading {line.where}: a setting without a section")
+    return _SECTIONS.get(line.section.lower(), line.section)
 
 
 def _bare(name: str) -> str:

@@ -68,9 +68,43 @@ def _escape(char: str) -> str:
         return char
     if code < 0x80:
         return f"\\x{code:02x}"
+    if 0xDC80 <= code < 0xDD00:
+        return f"\\x{code - 0xDC00:02x}"  # A byte that isn't UTF-8, as Python decodes it.
     if 0xD800 <= code < 0xE000:
         return "\\ufffd"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_LITERAL: Final = re.compile(
+    rb'"(?:[^"\\\n]|\\(?:[abfnrtv\\"]|x[0-9a-fA-F]{2}|[0-3][0-7]{2}'
+    rb'|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*"'
+)
+_ESCAPE: Final = re.compile(rb"\\(?:x(..)|u(....)|U(.{8})|([0-3][0-7]{2})|(.))")
+_PLAIN: Final = {escape[1:].encode(): char.encode() for char, escape in _ESCAPES.items()}
+
+
+def unquote(literal: str) -> str:
+    """Return the text of a double-quoted string literal.
+
+    Raises:
+        ValidationError: The text isn't a literal.
+    """
+    data = literal.encode("utf-8", "surrogateescape")
+    if not _LITERAL.fullmatch(data):
+        raise ValidationError("invalid syntax")
+    return _ESCAPE.sub(_meaning, data[1:-1]).decode("utf-8", "surrogateescape")
+
+
+def _meaning(escape: re.Match[bytes]) -> bytes:
+    byte, short, long, octal, plain = escape.groups()
+    if plain:
+        return _PLAIN[plain]
+    if byte or octal:
+        return bytes([int(byte, 16) if byte else int(octal, 8)])
+    code = int(short or long, 16)
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise ValidationError("invalid syntax")
+    return chr(code).encode()
 
 
 def format_duration(nanoseconds: int) -> str:

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.service.options import ConsumerOptions, random_name
@@ -133,7 +135,9 @@ def test_the_first_file_counts(tmp_path: Path) -> None:
     assert combine(NONE, {}, read_file([first, second]))["log.level"] == "warn"
 
 
-@pytest.mark.parametrize("content", [b"limit = 9\n", b"[consumer\n", b"\xff"], ids=repr)
+@pytest.mark.parametrize(
+    "content", [b"limit = 9\n", b"[consumer\n", b'[log]\nlevel = "a\n', b"\xff"], ids=repr
+)
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "gazette.ini"
     path.write_bytes(content)
@@ -142,10 +146,18 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_printed_settings_are_read_again(tmp_path: Path) -> None:
-    values = combine({"consumer.limit": "5", "broker.cache.ttl": "2m"}, {}, {})
     path = tmp_path / "gazette.ini"
-    path.write_text(print_config(values))
-    assert combine(NONE, {}, read_file([path])) == values
+    texts = st.text() | st.sampled_from(
+        ["", '"', '""', "# a", "; a", "[a]", "a = b", " a\t", "\\n"]
+    )
+
+    @given(st.fixed_dictionaries({each.flag: texts for each in SETTINGS if not each.secret}))
+    def check(given: dict[str, str | None]) -> None:
+        values = combine(given, {}, {})
+        path.write_text(print_config(values), "utf-8")
+        assert combine(NONE, {}, read_file([path])) == values
+
+    check()
 
 
 def test_secrets_are_not_printed_or_shown() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.go import text as gotext
 from gazette_aio.protocol.go import time as gotime
-from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration, quote
+from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration, quote, unquote
 from tests.protocol.support import error_of
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -103,6 +103,7 @@ def test_durations_of_protobuf():
         ("\x00\x7f", '"\\x00\\x7f"'),
         ("é日\u00a0\u200b\U0001f600\U000e0001", '"é日\\u00a0\\u200b😀\\U000e0001"'),
         ("\ud800", '"\\ufffd"'),
+        ("a\udcff", '"a\\xff"'),  # A byte of an environment that isn't UTF-8.
     ],
 )
 def test_quoting(text: str, quoted: str):
@@ -112,7 +113,40 @@ def test_quoting(text: str, quoted: str):
 @given(st.text())
 def test_quoted_text_is_one_line(text):
     assert quote(text).isprintable()
+    assert unquote(quote(text)) == text
     assert gotext.byte_length(text) == len(text.encode("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("literal", "text"),
+    [
+        (r'"\x41b\101\u00e9\U0001f600\xc3\xa9"', "AbAé😀é"),
+        (r'"\xff\377"', "\udcff\udcff"),
+        ('"é\t\x7f"', "é\t\x7f"),
+    ],
+)
+def test_literals(literal: str, text: str):
+    assert unquote(literal) == text
+
+
+@pytest.mark.parametrize(
+    "literal",
+    [
+        *("", '"', "a", "'a'", '"a', 'a"', '"a"b"', '"a" "b"', '"\n"', r'"\'"', r'"\"', r'"\x4"'),
+        *(
+            r'"\400"',
+            r'"\18"',
+            r'"\ud800"',
+            r'"\U00110000"',
+            r'"\N{DIGIT ONE}"',
+            r'"\d"',
+            '"""a"""',
+        ),
+    ],
+)
+def test_no_literals(literal: str):
+    with pytest.raises(pb.ValidationError):
+        unquote(literal)
 
 
 TIME = 1_700_000_000_123_450_000  # 2023-11-14 22:13:20.12345, a Tuesday.
