@@ -8,7 +8,7 @@ from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finishe
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_errors import ClearedError
 from gazette_aio.client.appends.once import Content
-from gazette_aio.client.appends.service import AppendService
+from gazette_aio.client.appends.service import AppendService, StrictAppendService
 from gazette_aio.client.auth import Auth, auth_from_environment
 from gazette_aio.client.client import JournalClient, connect
 from gazette_aio.client.context import ClientOptions, HasContext
@@ -94,6 +94,7 @@ __all__ = [
     "RouteCache",
     "Span",
     "StreamStatus",
+    "StrictAppendService",
     "TLSOptions",
     "Tracing",
     "WatchStatus",

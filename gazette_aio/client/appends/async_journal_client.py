@@ -55,12 +55,12 @@ class AsyncJournalClient(JournalRPCs, Protocol):
         """Return operations that complete when all appends pending now have completed.
 
         Args:
-            journal: Journal to leave out, or empty.
+            journal: Journal whose pending appends to leave out, or empty.
         """
         ...
 
     def cleared_error(self, journal: str, /) -> ClearedError | None:
-        """Return the latest error of a journal that was cleared, or None.
+        """Return the latest error that was cleared, or that a new append passed over, or None.
 
         While it's the same object, the success of an append means that all earlier appends of the
         journal have succeeded.
@@ -68,5 +68,9 @@ class AsyncJournalClient(JournalRPCs, Protocol):
         ...
 
     def clear_error(self, journal: str, /) -> BaseException | None:
-        """Allow new appends of a journal after a failed one, and return the error."""
+        """Have barriers and new appends of a journal succeed after a failed one.
+
+        Returns:
+            The error that was cleared, or None.
+        """
         ...

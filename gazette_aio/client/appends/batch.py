@@ -9,7 +9,7 @@ Rules:
 * A holder shares the open batch if their requests are equal, if the batch has all dependencies of
   the holder, and if it isn't too long. Otherwise a new batch is opened after it.
 * A batch is sealed when it's about to be sent, or when another one is opened after it.
-* A failed batch dooms the batches after it.
+* A failed batch dooms the batches after it, and the holders that were in line for the journal.
 * A batch without kept holders needs no RPC. A kept append of no bytes is a barrier, and is sent.
 """
 
@@ -125,10 +125,11 @@ class Chain:
         dependencies: Dependencies,
         *,
         is_plain: bool,
+        doom: Exception | None = None,
     ) -> Batch:
-        """Return the open batch for the next holder."""
+        """Return the open batch for the next holder, or a doomed one."""
         batch = self.open
-        if batch is None or self.is_full or not batch.suits(request, dependencies):
+        if batch is None or doom or self.is_full or not batch.suits(request, dependencies):
             batch = self.open = Batch(
                 request,
                 dependencies,
@@ -138,6 +139,9 @@ class Chain:
                 memory=self._memory,
             )
             self.batches.append(batch)
+            if doom is not None:
+                batch.doom = doom
+                self.open = None
         return batch
 
     def seal(self) -> Batch:

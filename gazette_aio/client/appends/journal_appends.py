@@ -102,13 +102,14 @@ class JournalAppends:
         dependencies: Dependencies,
         *,
         is_plain: bool,
+        doom: Exception | None = None,
     ) -> Batch:
-        """Return the batch for the next holder, which the task will send.
+        """Return the batch for the next holder, which the task will send, or fail with `doom`.
 
         The caller holds the lock, or the lock is free and the caller doesn't suspend.
         """
         asyncio.get_running_loop()  # It raises if none runs: nothing would send the batch.
-        batch = self.chain.admit(request, dependencies, is_plain=is_plain)
+        batch = self.chain.admit(request, dependencies, is_plain=is_plain, doom=doom)
         if self._tracing is not None and batch.span is None:
             batch.span = self._tracing.start("append", self.journal)
         if self.worker is None:

@@ -1,4 +1,21 @@
-"""Errors of an AppendService that end all further appends, of one journal or of all."""
+"""Errors of an AppendService that end further appends, of one journal or of all.
+
+Rules:
+
+* A failed append ends all appends of its journal that were started before it failed: they were to
+  follow it. This stays so when the error is passed over or cleared meanwhile.
+* An append that is started later is tried afresh, as `passes()` decides: the broker judges it by
+  itself, and refuses it again while the cause lasts. So a process heals once a journal exists.
+* Passing over an error counts as clearing it (`ClearedError`), so that no transaction commits
+  without the messages of the failed append. Barriers still include the error, even that of the
+  journal they leave out: their owners rely on everything before, and only `clear()` says that they
+  have seen to it.
+* After a refusal by registers, another process owns the journal. Appends without a check of
+  registers relied on the check that failed, so that only one with a check is tried afresh.
+* A service of a shard, or of a recovery log, passes over no error: everything it appends builds
+  on what it appended before, and the next owner of the shard starts from what is stored.
+* A cancelled or closed service is at its end.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +41,38 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ClearedError:
-    """An error of a journal that `clear_error()` has cleared."""
+    """An error of a journal that `clear_error()` has cleared, or that a new append passed over."""
 
-    error: BaseException
+    error: Exception
     count: int
     """Number of errors of the journal that were cleared so far, this one included."""
 
 
-class JournalErrors:
-    """First error of each journal with a failed append, until it's cleared."""
+def passes(error: BaseException, request: pb.AppendRequest | str) -> bool:
+    """Return whether an append that is started after `error` is tried afresh.
 
-    def __init__(self) -> None:
+    Args:
+        error: Error of earlier appends of its journal.
+        request: Name of the journal, or the request of the append.
+    """
+    return not isinstance(error, pb.RegisterMismatchError) or (
+        not isinstance(request, str) and request.HasField("check_registers")
+    )
+
+
+class JournalErrors:
+    """First error of each journal with a failed append.
+
+    Args:
+        heals: Whether appends that are started later may be tried afresh.
+    """
+
+    def __init__(self, *, heals: bool) -> None:
+        self._heals = heals
         self.cancellation: pb.TransportError | None = None
         """Error of all appends, once the service was cancelled."""
         self._failed: dict[str, AsyncOperation] = {}
+        self._passed: dict[str, AsyncOperation] = {}
         self._cleared: dict[str, ClearedError] = {}
 
     def cancel(self) -> None:
@@ -47,51 +82,83 @@ class JournalErrors:
 
     def of(self, journal: str) -> Exception | None:
         """Return the error of all further appends of `journal`."""
-        if (failed := self._failed.get(journal)) is None:
-            return None
-        error = failed.exception()
-        assert isinstance(error, Exception)
-        return error
+        return _error_of(self._failed.get(journal))
 
     def note(self, journal: str, error: Exception) -> None:
         """Have all further appends of `journal` fail with `error`, unless they fail already."""
         if journal in self._failed:
             return
-        _logger.warning(
-            "appends of journal %s fail from now on: %s",
-            journal,
-            str(error),
-            extra={"journal": journal},
-        )
+        before = self._cleared.get(journal)
+        if not self._passes_over(error, journal):
+            level, text = (
+                logging.WARNING,
+                "appends of journal %s fail from now on, until clear_error(): %s",
+            )
+        else:
+            # A service that tries the same in vain warns once.
+            is_known = before is not None and str(before.error) == str(error)
+            level = logging.DEBUG if is_known else logging.WARNING
+            text = "appends of journal %s that were started by now fail: %s"
+        _logger.log(level, text, journal, str(error), extra={"journal": journal})
         self._failed[journal] = finished_operation(error)
 
-    def clear(self, journal: str) -> BaseException | None:
+    def clear(self, journal: str) -> Exception | None:
         """Forget the error of `journal`, and return it."""
-        error = self.of(journal)
+        passed = self._passed.pop(journal, None)
+        return self._end(journal) or _error_of(passed)
+
+    def pass_over(self, journal: str, request: pb.AppendRequest | str) -> None:
+        """Let an append that is being started be tried afresh, if it may be."""
+        failed = self._failed.get(journal)
+        if failed is not None and self._passes_over(self.of(journal), request):
+            self._passed.setdefault(journal, failed)
+            self._end(journal)
+
+    def _passes_over(self, error: Exception | None, request: pb.AppendRequest | str) -> bool:
+        return self._heals and error is not None and passes(error, request)
+
+    def _end(self, journal: str) -> Exception | None:
+        error = _error_of(self._failed.pop(journal, None))
         if error is not None:
-            del self._failed[journal]
             before = self._cleared.get(journal)
             self._cleared[journal] = ClearedError(error, 1 if before is None else before.count + 1)
         return error
 
+    def latest(self, journal: str) -> ClearedError | AsyncOperation | None:
+        """Return an object that differs after each failure, and after each cleared error."""
+        return self._failed.get(journal) or self._cleared.get(journal)
+
+    def since(self, before: ClearedError | AsyncOperation | None, journal: str) -> Exception | None:
+        """Return an error of `journal` since `latest()` returned `before`, or None."""
+        latest = self.latest(journal)
+        if latest is before or latest is None:
+            return None
+        return latest.error if isinstance(latest, ClearedError) else _error_of(latest)
+
     def cleared(self, journal: str) -> ClearedError | None:
-        """Return the latest error of `journal` that was cleared, or None."""
+        """Return the latest error of `journal` that was cleared or passed over, or None."""
         return self._cleared.get(journal)
 
-    def operations_except(self, journal: str) -> Iterator[OpFuture[Any]]:
-        """Iterate the failed operations of other journals than `journal`, and a cancellation."""
+    def operations(self) -> Iterator[OpFuture[Any]]:
+        """Iterate failed operations whose errors nobody has cleared, and a cancellation."""
         # Invariant: appends that a cancellation ended are forgotten, but no barrier succeeds later.
         if self.cancellation is not None:
             yield finished_operation(self.cancellation)
-        for name, failed in self._failed.items():
-            if name != journal:
-                yield failed
+        yield from self._passed.values()
+        yield from self._failed.values()
 
     def __contains__(self, journal: str) -> bool:
         return journal in self._failed
 
     def __len__(self) -> int:
-        return len(self._failed)
+        """Number of journals whose appends fail until their error is cleared."""
+        return sum(not self._passes_over(self.of(name), name) for name in self._failed)
+
+
+def _error_of(failed: AsyncOperation | None) -> Exception | None:
+    error = None if failed is None else failed.exception()
+    assert error is None or isinstance(error, Exception)
+    return error
 
 
 async def failed_dependency(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
@@ -87,8 +87,10 @@ class AppendService(Owner):
 
     Appends of one journal commit in the order in which they were started. During an RPC, further
     appends gather in a batch, which the next RPC appends as a whole. Failures are retried according
-    to the policy. A permanent failure ends the batch, and all later appends of its journal, which
-    should have followed it, fail with the same error until `clear_error()`.
+    to the policy. A permanent failure ends the batch, and with the same error all appends of its
+    journal that were started before and should have followed it. One that is started later is tried
+    afresh, except after a RegisterMismatchError: then it needs a check of registers of its own, or
+    `clear_error()`. `flush()` and barriers of `pending_except()` fail until `clear_error()`.
 
     Content is appended at least once. A broker may have committed a batch whose RPC failed, and the
     next attempt appends it again; handles have the range of the last attempt. A request with an
@@ -113,6 +115,9 @@ class AppendService(Owner):
             that of the client. Pending appends stay pending, and are appended when a broker takes
             them. Functions of asyncio that take futures, such as `gather()`, have no bound.
     """
+
+    heals: ClassVar[bool] = True
+    """Whether appends that are started after a failed one are tried afresh."""
 
     def __init__(
         self,
@@ -145,7 +150,7 @@ class AppendService(Owner):
         self._max_pending_bytes = max_pending_bytes
         self._drain_timeout = drain_timeout
         self._journals: dict[str, JournalAppends] = {}
-        self._errors = JournalErrors()
+        self._errors = JournalErrors(heals=self.heals)
         self._closed = False
         self._takes_appends = True  # Neither closed nor cancelled.
         client.context.append_services.add(self)
@@ -184,9 +189,9 @@ class AppendService(Owner):
         Args:
             request: Name of the journal, or a request that may have preconditions.
             dependencies: Futures that have to succeed before the content is appended: other
-                appends, or futures of your own. If one fails or is cancelled, this append and all
-                later ones of its journal fail with `DependencyError` until `clear_error()`. So use
-                only futures that fail if their result is lost permanently.
+                appends, or futures of your own. If one fails or is cancelled, this append and those
+                of its journal that wait after it fail with `DependencyError`. So use only futures
+                that fail if their result is lost permanently.
 
         Raises:
             ValidationError: The request is invalid.
@@ -217,6 +222,8 @@ class AppendService(Owner):
         if not isinstance(request, str):
             self._context.rpc.check_append(request)
         journal = request if isinstance(request, str) else request.journal
+        self._errors.pass_over(journal, request)
+        before = self._errors.latest(journal)
         attempt = 0
         while True:
             if (existing := self._journals.get(journal)) is not None:
@@ -225,10 +232,12 @@ class AppendService(Owner):
             appends = await self._locked(journal)
             try:
                 self._check()
+                # Race: while this was in line, an append failed that it was to follow.
+                doom = self._errors.since(before, journal)
                 batch = (
-                    appends.admit(appends.request, awaited, is_plain=True)
+                    appends.admit(appends.request, awaited, is_plain=True, doom=doom)
                     if isinstance(request, str)
-                    else appends.admit(request, awaited, is_plain=False)
+                    else appends.admit(request, awaited, is_plain=False, doom=doom)
                 )
                 if not batch.buffer.is_crowded or await appends.move(batch):
                     return AsyncAppend(batch, batch.buffer.length, -1, appends)
@@ -324,31 +333,35 @@ class AppendService(Owner):
     def pending_except(self, journal: str) -> set[OpFuture[Any]]:
         """Return operations that complete when all appends pending now have completed.
 
-        They form a barrier: an append that depends on them follows all earlier appends. Failed
-        appends are part of it, until their error is cleared. After `cancel()` it always fails.
+        They form a barrier: an append of `journal` that depends on them, and is started at once,
+        follows all earlier appends. Failed appends of all journals are part of it until
+        `clear_error()`, even if a later append was tried afresh. After `cancel()` it always fails.
 
         Args:
-            journal: Journal to leave out, or empty.
+            journal: Journal whose pending appends to leave out, or empty.
         """
         pending: set[OpFuture[Any]] = {
             appends.chain.batches[-1].operation
             for appends in self._journals.values()
             if appends.chain.batches and appends.journal != journal
         }
-        pending.update(self._errors.operations_except(journal))
+        pending.update(self._errors.operations())
         return pending
 
     def clear_error(self, journal: str) -> BaseException | None:
-        """Allow new appends of a journal after a failed one, and return the error.
+        """Have barriers and new appends of a journal succeed after a failed one.
 
-        Later barriers of `pending_except()` don't have that failure any more, so await the appends
-        that you rely on. A Publisher uses `cleared_error()` to fail transactions of which messages
-        may be missing.
+        Later barriers of `pending_except()`, and `flush()`, don't have that failure any more, so
+        await the appends that you rely on. A Publisher uses `cleared_error()` to fail transactions
+        of which messages may be missing.
+
+        Returns:
+            The error that was cleared, or None.
         """
         return self._errors.clear(journal)
 
     def cleared_error(self, journal: str) -> ClearedError | None:
-        """Return the latest error of a journal that was cleared, or None.
+        """Return the latest error that was cleared, or that a new append passed over, or None.
 
         While it's the same object, the success of an append means that all earlier appends of the
         journal have succeeded.
@@ -403,7 +416,7 @@ class AppendService(Owner):
         """Wait until all appends pending now have completed.
 
         Raises:
-            GazetteError: One of them failed.
+            GazetteError: One of them failed, or an earlier one whose error wasn't cleared.
             OperationTimeoutError: One was still pending after `timeout`.
 
         Cancellation: safe.
@@ -478,6 +491,16 @@ class AppendService(Owner):
             f"<AppendService with {status.pending_bytes} pending bytes in {status.batches} "
             f"batches of {status.journals} journals, {status.failed_journals} failed>"
         )
+
+
+class StrictAppendService(AppendService):
+    """AppendService of which a failed append ends all later ones of its journal.
+
+    They fail with the same error until `clear_error()`, as in Go's package. Shards and recorders
+    use it, since what they append builds on what they have appended before.
+    """
+
+    heals = False
 
 
 def _operations_of(

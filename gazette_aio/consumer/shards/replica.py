@@ -21,7 +21,7 @@ import anyio
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import OwnedTask, start_task
-from gazette_aio.client import AppendService
+from gazette_aio.client import StrictAppendService
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
@@ -75,7 +75,7 @@ class Replica:
         """Set when the assignment is lost; not when the shard fails."""
         self.primary_loop: AsyncOperation = AsyncOperation()
         """Ends when this replica ceases to be the primary, or by the error it failed with."""
-        self.appends: AppendService = AppendService(host.client)
+        self.appends: StrictAppendService = StrictAppendService(host.client)
         """Appends of this shard: a transaction commits only after those begun within it."""
         self.status: StatusWriter = StatusWriter(
             host.store, host.key_space, lambda: self.assignment

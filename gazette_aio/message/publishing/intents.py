@@ -136,7 +136,7 @@ class IntentLog(Owner):
         append only those of a transaction in doubt.
 
         Args:
-            appends: Service to append through. Failed journals need its `clear_error()`.
+            appends: Service to append through.
 
         Returns:
             The state stored with the latest transaction, which is now committed; or None.

@@ -67,16 +67,16 @@ class Uncommitted:
         """
         for state in list(self._journals.pending):
             # Invariant: appends of one journal complete in order, and fail all later ones, until
-            # somebody clears the error.
+            # the error is cleared or passed over, which `check()` finds.
             if state.last is not None:
                 await state.last
         self.check()
 
     def check(self) -> None:
-        """Raise if messages may be missing, since an error of a journal was cleared.
+        """Raise if messages may be missing, since an append of a journal failed.
 
         Raises:
-            DependencyError: An error was cleared after the first message.
+            DependencyError: One failed after the first message, though later ones succeeded.
         """
         for state in self._journals.pending:
             cleared = self.appends.cleared_error(state.journal)
@@ -89,11 +89,10 @@ class Uncommitted:
 
 
 def missing(journal: str, cleared: ClearedError | None) -> DependencyError:
-    """Return the error of messages that may be missing, as an error was cleared."""
+    """Return the error of messages that may be missing, as an append failed."""
     assert cleared is not None, "an error which was cleared is never forgotten"
     error = DependencyError(
-        f"messages to {journal} may be missing, as an error of its appends was cleared: "
-        f"{cleared.error}"
+        f"messages to {journal} may be missing, as an append failed: {cleared.error}"
     )
     error.__cause__ = cleared.error
     return error

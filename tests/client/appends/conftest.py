@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gazette_aio.client import AppendService, JournalClient
+from gazette_aio.client import AppendService, JournalClient, StrictAppendService
 from gazette_aio.testing import StubBroker
 from tests.client.support import MemoryJournals
 
@@ -19,6 +19,12 @@ async def journals(broker: StubBroker) -> AsyncIterator[MemoryJournals]:
 @pytest.fixture
 async def service(client: JournalClient) -> AsyncIterator[AppendService]:
     async with AppendService(client, drain_timeout=5) as service:
+        yield service
+
+
+@pytest.fixture
+async def strict_service(client: JournalClient) -> AsyncIterator[StrictAppendService]:
+    async with StrictAppendService(client, drain_timeout=5) as service:
         yield service
 
 

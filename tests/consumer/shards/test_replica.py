@@ -15,6 +15,7 @@ from gazette_aio.consumer.shards.recovery import Recovered
 from gazette_aio.consumer.shards.restarts import RestartPolicy, Restarts
 from gazette_aio.message import Publisher
 from gazette_aio.protocol.errors import RecoveryError, TransportError
+from gazette_aio.protocol.status_errors import JournalNotFoundError
 from tests.consumer.shards.group import (
     KEYS,
     LOCAL,
@@ -25,7 +26,7 @@ from tests.consumer.shards.group import (
     TrackedStore,
     shard_spec,
 )
-from tests.consumer.transactions.world import Disk
+from tests.consumer.transactions.world import Disk, journal_change, serve
 from tests.waiting import eventually, turns
 
 
@@ -486,3 +487,19 @@ async def test_two_assignments_of_a_shard_have_one_replica(group):
     await group.unassign()
     await eventually(replica.cancelled.is_set)
     assert not group.watch.done()
+
+
+async def test_appends_of_a_shard_keep_errors(tmp_path):
+    """A transaction in which an append failed goes no further, though its cause has passed."""
+    async with serve(tmp_path) as client, Group(client) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        appends = (await group.shards.replica(A)).appends
+        for is_created in (False, True):
+            if is_created:
+                await client.apply([journal_change("late/journal")])
+            async with appends.append("late/journal") as append:
+                append.write(b"content")
+            with pytest.raises(JournalNotFoundError):
+                await append
+        assert (await client.append("late/journal", b"")).commit.end == 0

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import AppendService, connect
+from gazette_aio.client import StrictAppendService, connect
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
@@ -132,7 +132,9 @@ class FakeShard:
         self.fqn = f"/items/{spec.id}"
         self.spec = spec
         self.client = client
-        self.appends = AppendService(client, drain_timeout=0.01) if appends is None else appends
+        self.appends = (
+            StrictAppendService(client, drain_timeout=0.01) if appends is None else appends
+        )
         self.publisher: Publisher[Any] = Publisher(self.appends, json_adapter(), clock=Clock())
 
 

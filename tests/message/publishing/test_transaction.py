@@ -301,28 +301,32 @@ async def test_clearing_an_error_hides_no_missing_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_early: Any
 ):
     """A transaction fails if a message of it is missing, whoever let later ones proceed."""
-    from gazette_aio.client import connect
+    from gazette_aio.client import StrictAppendService, connect
     from gazette_aio.protocol import DependencyError, JournalNotFoundError, Status
     from gazette_aio.testing import StubBroker
     from tests.client.support import MemoryJournals, refused
 
-    async with StubBroker() as broker, connect(broker.endpoint) as client:
+    async with (
+        StubBroker() as broker,
+        connect(broker.endpoint) as client,
+        StrictAppendService(client) as appends,
+    ):
         memory = MemoryJournals(broker)
-        publisher = Publisher(client.appends, json_adapter())
+        publisher = Publisher(appends, json_adapter())
         log = IntentLog(tmp_path / "intents")
         memory.failures = [refused(Status.JOURNAL_NOT_FOUND)]
         with pytest.raises(DependencyError, match="may be missing") as raised:  # noqa: PT012
             async with publisher.transaction(intents=log):
                 if is_early:
                     # It fails already when the transaction begins to publish.
-                    async with client.appends.append("first/journal") as append:
+                    async with appends.append("first/journal") as append:
                         append.write(b"{}\n")
                     with pytest.raises(JournalNotFoundError):
                         await append
                 lost = await publisher.publish_uncommitted(to("first/journal"), {"v": 1})
                 with pytest.raises(JournalNotFoundError):
                     await lost
-                assert isinstance(client.appends.clear_error("first/journal"), JournalNotFoundError)
+                assert isinstance(appends.clear_error("first/journal"), JournalNotFoundError)
                 await publisher.publish_uncommitted(to("first/journal"), {"v": 2})
         assert isinstance(raised.value.__cause__, JournalNotFoundError)
         async with publisher.transaction(intents=log):
@@ -333,6 +337,69 @@ async def test_clearing_an_error_hides_no_missing_message(
         if b'"v"' in line
     ]
     assert texts == [2, 3]
+
+
+@pytest.mark.parametrize("kind", ["single", "batch", "nowait"])
+async def test_a_message_that_is_tried_afresh_hides_no_missing_one(tmp_path: Path, kind: str):
+    """A journal that was missing is created amid a transaction: nothing of it becomes visible."""
+    from gazette_aio.broker import EmbeddedBroker
+    from gazette_aio.client import connect
+    from gazette_aio.message import ReadCommittedIter
+    from gazette_aio.protocol import DependencyError, JournalNotFoundError
+    from tests.consumer.transactions.world import journal_change
+
+    name = "late/journal"
+    async with (
+        EmbeddedBroker(tmp_path / "broker", fsync="off") as broker,
+        connect(broker.endpoint) as client,
+    ):
+        publisher = Publisher(client.appends, json_adapter())
+        log = IntentLog(tmp_path / "intents")
+
+        async def publish(value: int) -> None:
+            if kind == "single":
+                await publisher.publish_uncommitted(to(name), {"v": value})
+            elif kind == "batch":
+                await publisher.publish_uncommitted_batch(to(name), [{"v": value}])
+            else:
+                publisher.publish_uncommitted_nowait(to(name), {"v": value})
+                await publisher.drain()
+
+        with pytest.raises(DependencyError, match="may be missing") as raised:  # noqa: PT012
+            async with publisher.transaction(intents=log):
+                lost = await publisher.publish_uncommitted(to(name), {"v": 1})
+                with pytest.raises(JournalNotFoundError):
+                    await lost
+                await client.apply([journal_change(name)])
+                await publish(2)
+        assert isinstance(raised.value.__cause__, JournalNotFoundError)
+        for value in (3, 4):
+            async with publisher.transaction(intents=log):
+                await publish(value)
+        reader = ReadCommittedIter(name, json_adapter(), client=client, skip_acks=True)
+        async with reader:
+            assert [envelope.message["v"] async for envelope in reader] == [3, 4]
+        await log.aclose()
+
+
+async def test_the_first_message_after_a_refusal_commits(tmp_path: Path):
+    """A transaction that begins after the failure doesn't pay for it."""
+    from gazette_aio.client import connect
+    from gazette_aio.protocol import JournalNotFoundError, Status
+    from gazette_aio.testing import StubBroker
+    from tests.client.support import MemoryJournals, refused
+
+    async with StubBroker() as broker, connect(broker.endpoint) as client:
+        memory = MemoryJournals(broker)
+        publisher = Publisher(client.appends, json_adapter())
+        for method in ("publish_uncommitted", "publish_uncommitted_batch"):
+            memory.failures = [refused(Status.JOURNAL_NOT_FOUND)]
+            with pytest.raises(JournalNotFoundError):
+                await (await publisher.publish_committed(to("first/journal"), {"v": 1}))
+            message: Any = {"v": 2} if method == "publish_uncommitted" else [{"v": 2}]
+            async with publisher.transaction(intents=IntentLog(tmp_path / method)):
+                await getattr(publisher, method)(to("first/journal"), message)
+    assert memory.contents["first/journal"].count(b'"v":2') == 2
 
 
 @pytest.mark.parametrize(

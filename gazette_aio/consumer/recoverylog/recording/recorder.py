@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService
+from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService, StrictAppendService
 from gazette_aio.consumer.recoverylog.paths import clean_directory
 from gazette_aio.consumer.recoverylog.recording import errors
 from gazette_aio.consumer.recoverylog.recording.appends import (
@@ -146,7 +146,7 @@ class Recorder(RecordedFiles, Owner):
         policy = recorder_policy(
             retry_policy or client.retry_policy, is_fence_retried=on_fenced == "wait"
         )
-        service = AppendService(
+        service = StrictAppendService(
             client, retry_policy=policy, timeout=math.inf, drain_timeout=drain_timeout
         )
         encoder = await begin_recording(
