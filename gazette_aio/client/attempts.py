@@ -119,7 +119,7 @@ class Attempts:
             text = str(error)
             _logger.log(
                 logging.DEBUG if self._last_logged else decision.log_level,
-                "%s of %s fails, and is retried until it succeeds: %s",
+                "%s of %s fails, and is retried: %s",
                 self._operation.value,
                 self._subject,
                 text,

@@ -395,3 +395,13 @@ def test_headers_of_refusals_are_kept_for_the_next_attempt_only() -> None:
         attempts.failed(error)
     attempts.succeeded()
     assert [attempts.failed(error) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+
+
+def test_no_record_promises_that_a_retried_call_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    attempts = Attempts(Operation.CONTROL, RetryPolicy(max_attempts=3), pb.ListRequest())
+    for _ in range(2):
+        attempts.failed(pb.TransportError("UNAVAILABLE", "gone"))
+    with pytest.raises(pb.TransportError, match="gone"):
+        attempts.failed(pb.TransportError("UNAVAILABLE", "gone"))
+    [record] = caplog.records
+    assert record.message == "control of ListRequest fails, and is retried: UNAVAILABLE: gone"
