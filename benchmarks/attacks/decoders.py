@@ -43,17 +43,22 @@ _SEEDS = (
     b"\xff\x06\x00\x00sNaPpY",
 )
 
+_LONG, _LONG_SHARE = 5000, 0.2
+
 
 def mutated(rng: random.Random, sound: Sequence[bytes] = _SEEDS) -> bytes:
     """Return an input that is nearly one of those which decoders take."""
     data = bytearray(rng.choice(sound))
     for _ in range(rng.randrange(4)):
         place = rng.randrange(len(data) + 1)
-        match rng.randrange(3):
+        match rng.randrange(4):
             case 0:
                 data[place:place] = rng.randbytes(rng.randrange(1, 9))
             case 1:
                 del data[place : place + rng.randrange(1, 9)]
+            case 2 if rng.random() < _LONG_SHARE:
+                # More digits, or nested brackets, than the interpreter takes.
+                data[place:place] = data[place : place + 1] * _LONG
             case _ if place < len(data):
                 data[place] ^= 1 << rng.randrange(8)
             case _:
