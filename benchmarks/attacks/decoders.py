@@ -5,14 +5,26 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+import zlib
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.invariant import BrokenInvariantError
+from gazette_aio.cli.journals.read_offsets import is_checkpoint
+from gazette_aio.consumer.allocator.shard_group import group_decoder
+from gazette_aio.consumer.keyspace.etcd.failures import too_old
+from gazette_aio.consumer.keyspace.etcd.messages import key_text
+from gazette_aio.consumer.keyspace.keys import GroupKeys
+from gazette_aio.consumer.keyspace.operations import KeyValue
 from gazette_aio.consumer.recoverylog import LogDecoder, decode_hints
 from gazette_aio.consumer.shardspace import load_shard_space
+from gazette_aio.consumer.stores.state_file import decode_state_file
 from gazette_aio.message import CSVFraming, FixedFraming, NDJSONFraming
+from gazette_aio.message.publishing.intent_record import MAGIC, decode_record
+from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
+from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.labels import validate_label_set
+from gazette_aio.protocol.postfix import validate_path_postfix_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +53,14 @@ _SEEDS = (
     b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03",
     b"\x28\xb5\x2f\xfd\x04\x00\x09\x00\x00abc",
     b"\xff\x06\x00\x00sNaPpY",
+    b"http://[::1]:8080/a",
+    b'{{.Spec.Name}}/{{index .X 1}}/{{ .Spool.FirstAppendTime.Format "2006" }}',
+    b'{"version":1,"offsets":{"a/b":"1"},"producers":[]}',
+    b'{"intents":[{"journal":"a/b","intent":"YQ=="}],"state":{"json":[1]}}',
+    b'{"a/b":1}\n{"a":[1]}\n{"sources":{"a/b":{"read_through":1}}}\n',
+    b"/group/assign/shard#zone#member#1",
+    b"/group/items/a-shard\x0a\x07a-shard",
+    b"3.5.1",
 )
 
 _LONG, _LONG_SHARE = 5000, 0.2
@@ -113,6 +133,18 @@ def _frames(framing: Framing) -> Callable[[bytes], object]:
     return split
 
 
+def _record_of_intents(body: bytes) -> object:
+    return decode_record(b"%b %08x\n%b\n" % (MAGIC, zlib.crc32(body), body))
+
+
+_decode_group_key = group_decoder(GroupKeys("/group"))
+
+
+def _group_key(data: bytes) -> object:
+    key, _, value = data.partition(b"\n")
+    return _decode_group_key(KeyValue(key_text(key), value, 1, 1, 1))
+
+
 DECODERS: dict[str, Callable[[bytes], object]] = {
     "fragment names": _text(lambda text: pb.parse_fragment("a/journal", text)),
     "stores": _text(pb.parse_fragment_store),
@@ -122,6 +154,14 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "shard spaces": _text(load_shard_space),
     "labels": _labels,
     "hints": decode_hints,
+    "endpoints": _text(parse_endpoint),
+    "templates of paths": _text(validate_path_postfix_template),
+    "checkpoints": SequencerCheckpoint.from_json,
+    "records of intents": _record_of_intents,
+    "files of states": decode_state_file,
+    "offsets": _text(is_checkpoint),
+    "keys of groups": _group_key,
+    "versions": _text(too_old),
     "recorded operations": _operations,
     **{f"content {pb.CompressionCodec.Name(codec)}": _content(codec) for codec in _CODECS},
     "lines": _frames(NDJSONFraming()),

@@ -169,7 +169,7 @@ class DataDirectory:
             )
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise pb.ConfigurationError(f"{path}: {error}") from error
 
     def _next_identity(self) -> ClusterIdentity:

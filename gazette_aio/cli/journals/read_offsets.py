@@ -27,7 +27,7 @@ def parse_offsets(text: str, *, source: str) -> dict[str, int]:
     """
     try:
         parsed: object = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: {error}") from None
     if not isinstance(parsed, dict):
         raise InputError(f"{source}: expected an object of offsets by journal")
@@ -44,7 +44,7 @@ def is_checkpoint(text: str) -> bool:
     """Return whether a text is a checkpoint of committed messages, rather than offsets."""
     try:
         parsed: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(parsed, dict) and parsed.keys() >= _OF_CHECKPOINTS
 

@@ -138,5 +138,5 @@ def _encode(value: Any) -> bytes:
 def _decode(name: str, document: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(document, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"decode({name}): {error}") from error

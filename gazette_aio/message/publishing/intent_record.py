@@ -90,7 +90,7 @@ def decode_record(content: bytes) -> IntentRecord:
         state: State = None
         if stored is not None:
             state = _decode_state(stored)
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError, binascii.Error, RecursionError) as error:
         raise StoreError(f"record of intents is damaged: {error}") from error
     # A torn trailer is as good as none: acknowledgements may be appended again.
     return IntentRecord(intents, state, written=trailer.startswith(WRITTEN))

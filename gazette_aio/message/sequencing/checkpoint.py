@@ -114,7 +114,7 @@ class SequencerCheckpoint:
             if version != _VERSION:
                 raise ValidationError(f"checkpoint has version {version}, not {_VERSION}")
             stored = msgspec.json.decode(text, type=_Stored)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise ValidationError(f"text isn't that of a checkpoint: {error}") from error
         producers = tuple(
             ProducerState(

@@ -91,6 +91,7 @@ def test_states_may_have_several_lines() -> None:
         (b'{}\n{}\n{"sources":{"a":{"read_thr', r"^decode\(checkpoint\): "),
         (b'{}\n{}\n{"sources":{"a":{"read_through":"1"}}}', r"^decode\(checkpoint\): "),
         (b'{}\n{}\n{"ack_intents":{"a":"?"}}', r"^decode\(checkpoint\): "),
+        (b'{}\n{}\n{"x":' + b"[" * 10_000, r"^decode\(checkpoint\): "),
     ],
 )
 def test_damaged_files_are_refused(content: bytes, text: str) -> None:

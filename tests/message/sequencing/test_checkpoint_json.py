@@ -68,6 +68,7 @@ def test_the_stored_form_stays():
         ("[]", "isn't that of a checkpoint: Expected `object`"),
         ("{}", "missing required field `version`"),
         (b"\xff", "isn't that of a checkpoint"),
+        (b'{"x":' + b"[" * 10_000, "isn't that of a checkpoint"),
         (TEXT[:-1], "truncated"),
         (TEXT.replace('"version":1', '"version":2'), "checkpoint has version 2, not 1"),
         (TEXT.replace('"begin":"7",', ""), "missing required field `begin`.*producers"),

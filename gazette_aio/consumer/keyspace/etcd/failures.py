@@ -5,6 +5,7 @@ Pure: it takes the names of gRPC codes, and their texts.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from gazette_aio.consumer.keyspace.errors import (
@@ -43,6 +44,7 @@ _NOT_BEGUN: Final = (
     "etcdserver: rpc not supported for learner",
 )
 _TOO_LARGE: Final = ("request is too large", "received message larger than max")
+_VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.|$)")
 _TOO_MANY: Final = "too many operations in txn request"
 
 
@@ -96,8 +98,5 @@ def may_repeat(error: KeyValueStoreError) -> bool:
 
 def too_old(version: str) -> bool:
     """Return whether a server of this version lacks what consumers need: it's before 3.4."""
-    major, _, rest = version.partition(".")
-    minor = rest.partition(".")[0]
-    if not (major.isdecimal() and minor.isdecimal()):
-        return False
-    return (int(major), int(minor)) < (3, 4)
+    found = _VERSION.match(version)
+    return found is not None and (int(found[1]), int(found[2])) < (3, 4)

@@ -79,7 +79,7 @@ def test_tokens_that_are_outdated():
 
 @pytest.mark.parametrize(
     ("version", "refused"),
-    [("3.3.27", True), ("2.3.8", True), ("3.4.0", False), ("3.5.1", False), ("4.0.0-rc.1", False), ("", False)],
+    [("3.3.27", True), ("2.3.8", True), ("3.4.0", False), ("3.5.1", False), ("4.0.0-rc.1", False), ("", False), ("3." + "3" * 5000, False)],
 )  # fmt: skip
 def test_old_servers(version, refused):
     assert too_old(version) is refused
