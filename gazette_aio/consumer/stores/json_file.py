@@ -20,8 +20,14 @@ from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.consumer.stores.fence import fenced
 from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.state_file import decode_state_file, encode_state_file
+from gazette_aio.message.adapters.restorable import (
+    PLAIN_TYPES,
+    encode_json,
+    require_plain,
+    require_restored,
+)
 from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import ConfigurationError, StoreError
+from gazette_aio.protocol.errors import ConfigurationError, StoreError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator
@@ -51,9 +57,12 @@ class JSONFileStore(Generic[S]):
 
     Args:
         recorder: Recorder that `Application.new_store()` was given, or None.
-        state: State of a shard that has none so far: anything that JSON can hold, a dataclass, or
-            a msgspec Struct. A restored state is of its type.
-        dumps: Encodes the state as JSON; `msgspec.json.encode` by default.
+        state: State of a shard that has none so far: a dict or list of what JSON can hold, a
+            dataclass, or a msgspec Struct. A restored state is of its type. A commit fails if the
+            state wouldn't be restored as it is: by default, if a dict holds a tuple, bytes, keys
+            that aren't texts, or infinity, or a member of a dataclass isn't of its type.
+        dumps: Encodes the state as JSON; by default, msgspec does. What your function returns has
+            only to be decodable: each commit calls `loads` with it, too.
         loads: Decodes the state; by default, msgspec decodes the type of `state`. Give both for
             other types, and `loads` for dicts whose keys aren't texts.
         directory: Directory of the file if there's no recorder. It's made if it's missing, and
@@ -79,7 +88,9 @@ class JSONFileStore(Generic[S]):
         self.directory: Path = Path(recorder.directory if recorder is not None else directory or "")
         """Directory of the file."""
         self._recorder = recorder
-        self._dumps: Callable[[S], bytes | str] = dumps or msgspec.json.encode
+        self._dumps = dumps
+        self._kind: type | None = type(state) if loads is None else None
+        """Type of restored states, if the store decodes them itself."""
         self._loads = loads or msgspec.json.Decoder(type(state)).decode
         self._fence = b""
         self._commits = Commits()
@@ -91,14 +102,18 @@ class JSONFileStore(Generic[S]):
         wait_for: Collection[OpFuture[Any]],
         /,
     ) -> OpFuture[None]:
-        """Encode state and checkpoint, and begin to commit them. See `Store.start_commit()`."""
-        # The barrier comes first: nothing that is recorded after it is committed before `wait_for`.
-        barrier = self._recorder.barrier(wait_for) if self._recorder is not None else None
+        """Encode state and checkpoint, and begin to commit them. See `Store.start_commit()`.
+
+        The commit fails with StoreError, before anything is written, if the state wouldn't be
+        restored as it is. The error has the path of the member.
+        """
         try:
-            content = encode_state_file(self._dumps, self.state, checkpoint)
+            content = encode_state_file(self._encode, self.state, checkpoint)
         except StoreError as error:
             return finished_operation(error)
-        if barrier is not None:
+        if self._recorder is not None:
+            # Nothing that is recorded after the barrier is committed before `wait_for`.
+            barrier = self._recorder.barrier(wait_for)
             return self._commits.start_recorded(
                 barrier, lambda: in_thread(self._replace_recorded, content)
             )
@@ -141,6 +156,22 @@ class JSONFileStore(Generic[S]):
         await self._commits.aclose()
         if self._recorder is not None:
             await in_thread(remove_directory, self.directory)
+
+    def _encode(self, state: S) -> bytes | str:
+        """Return the document of a state, from which it's known to be restored."""
+        if self._dumps is not None:
+            document = self._dumps(state)
+            self._loads(document.encode() if isinstance(document, str) else document)
+            return document
+        if self._kind not in (None, type(state)):
+            text = f"it's of {type(state)!r}, and would be restored as the initial {self._kind!r}"
+            raise ValidationError(text)
+        encoded = encode_json(state)
+        if self._kind in PLAIN_TYPES:
+            require_plain(state)
+        else:
+            require_restored(state, encoded, self._loads)
+        return encoded
 
     async def _commit(self, content: bytes) -> None:
         await _unlocked(lambda: self._replace(content), self._commits.pause)

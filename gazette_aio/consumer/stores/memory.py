@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.consumer.stores.fence import fenced
 from gazette_aio.protocol.consumer import Checkpoint
+from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -76,8 +78,11 @@ class MemoryStore(Generic[S]):
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[OpFuture[Any]], /
     ) -> OpFuture[None]:
         """Begin to commit a copy of the state, and the checkpoint. See `Store.start_commit()`."""
-        fqn, fence = shard.fqn, self._fence
-        stored, state = copy.deepcopy(checkpoint), copy.deepcopy(self.state)
+        fqn, fence, stored = shard.fqn, self._fence, copy.deepcopy(checkpoint)
+        try:
+            state = copy.deepcopy(self.state)
+        except Exception as error:  # noqa: BLE001 - the commit has it.
+            return finished_operation(StoreError(f"copying the state: {error}"))
 
         async def apply() -> None:
             self.database.put(fqn, fence, stored, state)

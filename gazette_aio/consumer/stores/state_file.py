@@ -69,10 +69,10 @@ def encode_state_file(
     offsets = _encode(dict(sorted(flatten_read_through(checkpoint).items())))
     try:
         document = dumps(state)
+        encoded = document.encode() if isinstance(document, str) else document
+        return b"\n".join((offsets, encoded, _encode(_go_form(checkpoint)), b""))
     except Exception as error:
         raise StoreError(f"encode(state): {error}") from error
-    encoded = document.encode() if isinstance(document, str) else document
-    return b"\n".join((offsets, encoded, _encode(_go_form(checkpoint)), b""))
 
 
 def decode_state_file(content: bytes) -> StateFile:

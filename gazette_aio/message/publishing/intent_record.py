@@ -13,8 +13,9 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gazette_aio.message.adapters.restorable import require_plain
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
-from gazette_aio.protocol.errors import StoreError
+from gazette_aio.protocol.errors import StoreError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,8 @@ def encode_record(intents: Sequence[AckIntent], state: State) -> bytes:
     """Return the stored form of a record which isn't written yet.
 
     Raises:
-        StoreError: `state` is neither a checkpoint, nor bytes, nor JSON.
+        StoreError: `state` is neither a checkpoint, nor bytes, nor an object of JSON that's
+            restored as it is.
     """
     stored: object = state
     if isinstance(state, bytes):
@@ -55,6 +57,10 @@ def encode_record(intents: Sequence[AckIntent], state: State) -> bytes:
     elif isinstance(state, SequencerCheckpoint):
         stored = {"checkpoint": state.to_json()}
     elif state is not None:
+        try:
+            require_plain(state)
+        except ValidationError as error:
+            raise StoreError(f"state can't be stored: {error}") from error
         stored = {"json": state}
     document = {
         "intents": [

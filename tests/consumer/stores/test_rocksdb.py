@@ -144,6 +144,17 @@ async def test_misuse(tmp_path: Path) -> None:
             await store.open()
 
 
+async def test_keys_and_values_are_bytes(tmp_path: Path) -> None:
+    async with opened(None, directory=tmp_path) as store:
+        await store.restore_checkpoint(SHARD)
+        store.put(b"k", b"v")
+        for key, value in ((b"k", None), (b"k", "v"), ("k", b"v"), (b"k", bytearray(b"v"))):
+            with pytest.raises(TypeError, match=r"^(key|value): expected bytes, not"):
+                store.put(key, value)  # type: ignore[arg-type]
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        assert store.get(b"k") == b"v"
+
+
 async def test_after_a_failed_commit_another_store_is_needed(tmp_path: Path) -> None:
     async with opened(None, directory=tmp_path / "db") as store:
         await store.restore_checkpoint(SHARD)

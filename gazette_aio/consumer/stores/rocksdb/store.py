@@ -135,7 +135,14 @@ class RocksDBStore:
             return value
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set the value of a key."""
+        """Set the value of a key.
+
+        Raises:
+            TypeError: Key or value isn't bytes.
+        """
+        for name, given in (("key", key), ("value", value)):
+            if type(given) is not bytes:
+                raise TypeError(f"{name}: expected bytes, not {type(given).__name__}")
         self._pending[key] = value
 
     def delete(self, key: bytes) -> None:
