@@ -10,9 +10,9 @@ column `_uuid`, and fields with the names of special columns.
 | csv | `_c0`, `_c1`, … by position, without the UUID's column |
 | protobuf-fixed | fields of the message type, in its order, regardless of the sample |
 
-Numbers of JSON and CSV are BIGINT, or DOUBLE if one isn't integral or has more than 64 bits.
-Columns of nulls are STRING. Times stay text. Of protobuf, enums are STRING, unsigned numbers are
-BIGINT, and recursive fields are left out.
+Numbers of JSON and CSV are BIGINT, or DOUBLE if one has a fraction, an exponent, or more than 64
+bits. Columns of nulls are STRING. Times stay text. Of protobuf, enums are STRING, unsigned numbers
+are BIGINT, and recursive fields are left out.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from gazette_aio.message.columnar.payloads import Payloads
 from gazette_aio.protocol.errors import ConfigurationError
 from tests import extent
 from tests.message.columnar.test_payloads import region_of
+from tests.spark import messages as spark
 
 UTC = dt.UTC
 
@@ -723,6 +724,25 @@ def test_bad_csv_records():
     assert found[2] == "column 'n': there's no value, or null"
     assert found[3] == "record has 1 fields besides its UUID"
     assert list(found) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("number", ["1.0", "1e0", "-1.0"])
+def test_a_number_with_a_fraction_or_exponent_is_no_integer(number):
+    for kind, text in [
+        (pa.int64(), number),
+        (pa.uint8(), number),
+        (pa.list_(pa.int32()), f"[1,{number}]"),
+        (pa.struct([("a", pa.int64())]), f'{{"a":{number}}}'),
+        (pa.map_(pa.string(), pa.int64()), f'{{"a":{number}}}'),
+    ]:
+        decoded = decode(json_decoder(("v", kind)), [b'{"v":%s}' % text.encode()])
+        assert list(errors(decoded)) == [0], kind
+    assert list(errors(decode(csv_decoder(("v", pa.int64())), [b"uuid," + number.encode()]))) == [0]
+    record = f"{spark.message_uuid(1)},{number}\n".encode()
+    for form, content in ((spark.NDJSON, spark.line(1, f'"v":{number}')), (spark.CSV, record)):
+        for kind in ("byte", "long", "double"):
+            (row,) = spark.Journal(spark.spark_schema(("v", kind)), form).read(content)
+            assert row["v"] == (float(number) if kind == "double" else None)
 
 
 # JSON: maps.

@@ -5,7 +5,7 @@ Which values a column takes depends on the kind of messages and the column's typ
 | type of the column | JSON | CSV | protobuf |
 | --- | --- | --- | --- |
 | bool | `true`, `false` | `true`, `false`, `1`, `0` | bool |
-| integers | integral number in range | likewise | integers, enums |
+| integers | `1`, not `1.0` or `1e0`, in range | likewise | integers, enums |
 | float32, float64 | number | number | float, double |
 | decimal128, decimal256 | number, or text of one | number | - |
 | string, large_string | text | the field | string, names of enums |
