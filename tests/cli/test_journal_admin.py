@@ -117,18 +117,47 @@ async def test_store_health(broker_cli: Any) -> None:
     assert bad.code == 2
 
 
+# As `gazctl` prints them.
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "now"), (1, "1 second ago"), (7300, "2 hours ago"), (8e7, "2 years ago")],
+    [
+        (0.4, "now"),
+        (1, "1 second ago"),
+        (7300, "2 hours ago"),
+        (360 * 86_400 - 1, "11 months ago"),
+        (360 * 86_400, "1 year ago"),
+        (540 * 86_400, "2 years ago"),
+        (8e7, "2 years ago"),
+    ],
 )
 def test_ages(seconds: float, text: str) -> None:
     assert age_of(seconds) == text
 
 
-def test_sizes_and_times() -> None:
-    assert [size_of(n) for n in (0, 1023, 3000, 10240, 1 << 62)] == [
-        "0 B", "1023 B", "2.9 KiB", "10 KiB", "4.0 EiB",
-    ]  # fmt: skip
+# As `gazctl` prints them.
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (9, "9 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (3000, "2.9 KiB"),
+        (10188, "9.9 KiB"),
+        (10189, "10 KiB"),
+        (107_981, "106 KiB"),
+        (107_008, "104 KiB"),
+        (1_048_575, "1024 KiB"),
+        (1_125_899_906_842_600, "1024 TiB"),
+        (1_125_899_906_842_621, "1.0 PiB"),
+        (1 << 62, "4.0 EiB"),
+    ],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert size_of(count) == text
+
+
+def test_times() -> None:
     assert parse_time("-5") == -5
     assert parse_time("1970-01-02T00:00:00+00:00") == 86400
     with pytest.raises(ValueError, match="neither"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from typing import Final
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SPANS: Final = (
-    ("year", 31_536_000),
+    ("year", 31_104_000),
     ("month", 2_592_000),
     ("week", 604_800),
     ("day", 86_400),
@@ -42,18 +43,24 @@ def counted(count: int, noun: str) -> str:
 
 
 def age_of(seconds: float) -> str:
-    """Return an age, such as `3 hours ago`."""
+    """Return an age, such as `3 hours ago`.
+
+    As in `gazctl`, a month has 30 days, a year has 12 of these, and 18 of these are two years.
+    """
     for name, span in _SPANS:
         if count := int(seconds // span):
+            if name == "year" and count == 1 and seconds >= 1.5 * span:
+                count = 2
             return f"{counted(count, name)} ago"
     return "now"
 
 
 def size_of(count: int) -> str:
-    """Return a number of bytes with a binary unit, such as `2.9 KiB`."""
-    value, unit = float(count), 0
-    while value >= _KIBI and unit + 1 < len(_UNITS):
-        value /= _KIBI
-        unit += 1
-    digits = 1 if unit and value < _TEN - 0.05 else 0
+    """Return a number of bytes with a binary unit, such as `2.9 KiB`.
+
+    As in `gazctl`, numbers are rounded to tenths, and those from 10 on then to integers.
+    """
+    unit = int(math.log(count) / math.log(_KIBI)) if count else 0
+    value = math.floor(count / _KIBI**unit * 10 + 0.5) / 10
+    digits = 1 if unit and value < _TEN else 0
     return f"{value:.{digits}f} {_UNITS[unit]}"

@@ -62,9 +62,9 @@ def live_log_segments(hints: FSMHints) -> tuple[list[int], SegmentSet]:
     segments = SegmentSet()
     for node in hints.live_nodes:
         if not node.segments or node.segments[0].first_seq_no != node.fnode:
-            described = [Segment.from_proto(segment, "") for segment in node.segments]
+            found = [segment.first_seq_no for segment in node.segments]
             raise RecoveryError(
-                f"expected Fnode to match Segment FirstSeqNo: {node.fnode} {described}"
+                f"expected Fnode to match Segment FirstSeqNo: {node.fnode} vs {found}"
             )
         if fnodes and node.fnode <= fnodes[-1]:
             raise RecoveryError(f"expected monotonic Fnode ordering: {fnodes[-1]} vs {node.fnode}")

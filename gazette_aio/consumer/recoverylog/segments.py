@@ -57,6 +57,13 @@ class Segment(NamedTuple):
             segment.log or log,
         )
 
+    def __str__(self) -> str:
+        end = f" to {self.last_offset}" if self.last_offset else ""
+        return (
+            f"operations {self.first_seq_no} to {self.last_seq_no} of author {self.author}, "
+            f"from offset {self.first_offset}{end} of {self.log}"
+        )
+
     def to_proto(self, log: str) -> pb.Segment:
         """Return the segment as one of hints of `log`."""
         return pb.Segment(
