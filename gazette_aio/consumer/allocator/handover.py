@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+PATIENCE_SECONDS: Final = 5.0
+"""Time after which a wait is logged again if nothing ends it but a change of the group."""
 REMINDER_SECONDS: Final = 30.0
-"""Time after which a wait is logged again."""
+"""Time after which any wait is logged again."""
 
 
 class HandoverLog:
@@ -33,13 +35,25 @@ class HandoverLog:
     async def run(self) -> None:
         """Log the wait, now and again every 30 s, until cancelled.
 
+        If the member can't leave before the group changes, the reason is logged after 5 s.
+
         Cancellation: safe.
         """
+        self._log_wait(self._obstacle())
+        await asyncio.sleep(PATIENCE_SECONDS)
+        if obstacle := self._obstacle():
+            self._log_wait(obstacle)
         while True:
-            self._log_wait()
             await asyncio.sleep(REMINDER_SECONDS)
+            self._log_wait(self._obstacle())
 
-    def _log_wait(self) -> None:
+    def _obstacle(self) -> str:
+        local = self._group.local_member
+        if local is None or not local.exiting:
+            return ""
+        return self._group.allocation.obstacle(local.id)
+
+    def _log_wait(self, obstacle: str) -> None:
         group = self._group
         if not (shards := len(group.local_items)):
             return
@@ -53,14 +67,14 @@ class HandoverLog:
         _logger.log(
             self._level,
             "member %s#%s exits: it waits%s until other members hold its shards (shards: %d, other "
-            "members: %d%s, waited: %.0f s). A second signal, or call of exit_gracefully(), ends "
+            "members: %d, waited: %.0f s)%s. A second signal, or call of exit_gracefully(), ends "
             "it at once",
             *group.local,
             self._limit,
             shards,
             others,
-            "" if others else ": start one",
             self._clock() - self._began,
+            obstacle and f"; {obstacle}",
             extra={"shards": shards, "members": others},
         )
 

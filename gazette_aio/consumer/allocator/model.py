@@ -128,16 +128,36 @@ class Allocation:
         """
         slots = sum(member.limit for member in self.members.values())
         excess = max(0, slots - self.item_slots)
-        most = max((item.replication for item in self.items.values()), default=0)
-        exiting = sorted(
-            (member for member in self.members.values() if member.exiting),
-            key=lambda member: (member.create_revision, member.id),
-        )
         shed: dict[MemberID, int] = {}
-        for member in exiting[: max(0, len(self.members) - most)]:
+        for member in self._exiting[: max(0, len(self.members) - self.greatest_replication)]:
             shed[member.id] = min(member.limit, excess)
             excess -= shed[member.id]
         return shed
+
+    @cached_property
+    def greatest_replication(self) -> int:
+        """Replicas of the item that should have most."""
+        return max((item.replication for item in self.items.values()), default=0)
+
+    @cached_property
+    def _exiting(self) -> Sequence[Member]:
+        """Members that exit, the oldest first."""
+        exiting = (member for member in self.members.values() if member.exiting)
+        return sorted(exiting, key=lambda member: (member.create_revision, member.id))
+
+    def obstacle(self, exiting: MemberID) -> str:
+        """Return why an exiting member can't leave before the group changes, or an empty text."""
+        place = [member.id for member in self._exiting].index(exiting)
+        missing = place + 1 - (len(self.members) - self.greatest_replication)
+        if self.members[exiting].limit > 0 and missing > 0:
+            return (
+                "as many members have to stay as a shard has replicas (at most "
+                f"{self.greatest_replication}), and the group has {len(self.members)}: "
+                f"start {missing} more"
+            )
+        if self.limits[exiting] > 0 or self.member_slots < self.item_slots:
+            return "the limits of the other members are too low: raise them, or start one more"
+        return ""
 
     @cached_property
     def limits(self) -> Mapping[MemberID, int]:

@@ -302,3 +302,29 @@ def test_capacity_that_exiting_members_shed(members, limit, items, replication, 
         assert (load_ratio(0, allocation.limits[identity(name)]) == float("inf")) == (
             count == limit
         )
+
+
+@pytest.mark.parametrize(
+    ("limits", "replication", "obstacles"),
+    [
+        # Obstacles of the members that exit, from the first on.
+        ([9, 9], 1, [""]),
+        ([9, 9], 1, ["", "start 1 more"]),
+        ([9, 9], 2, ["start 1 more"]),
+        ([9, 9], 2, ["start 1 more", "start 2 more"]),
+        ([9, 9, 9], 2, ["", "start 1 more"]),
+        ([9], 1, ["start 1 more"]),
+        ([9, 1, 1], 1, ["limits of the other members"]),
+        ([0, 9], 1, [""]),
+    ],
+)
+def test_what_keeps_exiting_members_from_leaving(limits, replication, obstacles):
+    names = [f"a{n}" for n in range(len(limits))]
+    group = Group(
+        dict(zip(names, limits, strict=True)), dict.fromkeys(["one", "two", "three"], replication)
+    )
+    group.exiting = set(names[: len(obstacles)])
+    found = [group.allocation.obstacle(identity(name)) for name in sorted(group.exiting)]
+    for text, expected in zip(found, obstacles, strict=True):
+        assert text.endswith(expected) if expected.startswith("start") else expected in text
+        assert bool(text) == bool(expected)

@@ -205,8 +205,9 @@ async def test_the_log_tells_what_the_only_member_waits_for(store, caplog):
         assert int(waited[1]) < handover.REMINDER_SECONDS
         assert text == (
             "member zone#aaaa exits: it waits at most 300 s until other members hold its shards "
-            f"(shards: 2, other members: 0: start one, waited: {waited[1]} s). A second signal, or "
-            "call of exit_gracefully(), ends it at once"
+            f"(shards: 2, other members: 0, waited: {waited[1]} s); as many members have to stay as "
+            "a shard has replicas (at most 1), and the group has 1: start 1 more. A second signal, "
+            "or call of exit_gracefully(), ends it at once"
         )
         async with member(store, "bbbb"):
 
@@ -235,6 +236,37 @@ async def test_the_log_tells_of_a_usual_exit_by_info_at_first(store, caplog, mon
             assert "it waits until other members" in text
             assert "other members: 1, waited" in text
             assert {level for level, _ in later} == {"WARNING"}
+
+
+async def test_the_log_tells_why_one_of_two_members_with_standbys_can_t_leave(
+    store, caplog, monkeypatch
+):
+    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 0.01)
+    caplog.set_level(logging.INFO)
+    spec = shard("shard-00")
+    spec.hot_standbys = 1
+    async with member(store, "aaaa") as old, member(store, "bbbb"):
+        await store.transact((), [Put(KEYS.item(spec.id), spec.SerializeToString())])
+        await holders(store, ["aaaa", "bbbb"])
+        await report_ready(store, "aaaa")
+        await report_ready(store, "bbbb")
+        old.exit_gracefully()
+        await eventually(lambda: len(waits_of(caplog)) > 1)
+        (first, _), (second, text) = waits_of(caplog)
+        assert (first, second) == ("INFO", "WARNING")
+        assert (
+            "; as many members have to stay as a shard has replicas (at most 2), and the group "
+            "has 2: start 1 more. " in text
+        )
+        async with member(store, "cccc"):
+
+            async def handed_over():
+                await report_ready(store, "bbbb")
+                await report_ready(store, "cccc")
+                return {each[0] for each in await held(store)} == {"bbbb", "cccc"}
+
+            await eventually(handed_over)
+            assert await old.wait() is True
 
 
 async def test_an_exit_without_shards_is_no_news(store, caplog):
