@@ -125,7 +125,8 @@ class EtcdProcess:
     def _is_healthy(self) -> bool:
         try:
             # The URL is of this process.
-            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:  # noqa: S310
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with direct.open(f"{self.endpoint}/health", timeout=1) as answer:
                 return b'"true"' in answer.read()
         except (OSError, urllib.error.URLError):
             return False

@@ -25,6 +25,7 @@ from gazette_aio.protocol.go.ini import ini_line
 from gazette_aio.testing import journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
 from tests import extent
+from tests.connect_proxy import connect_proxy
 
 
 def test_attach_uuids(inline: Any, tmp_path: Path) -> None:
@@ -220,6 +221,31 @@ async def test_doctor_of_a_loopback_address(unused_port: int) -> None:
     found = await examine_endpoints(members, elsewhere, None, peer="broker", are_used=True)
 
     assert ["only the server's own machine" in each.detail for each in found] == [True, True]
+
+
+async def test_doctor_names_the_proxy_in_effect(cli: Any) -> None:
+    async with StubBroker() as broker, connect_proxy() as proxy:
+        port = broker.endpoint.rpartition(":")[2]
+        listed = pb.ListResponse.Journal(
+            spec=journal_spec("a/journal"),
+            mod_revision=5,
+            route=pb.Route(
+                members=[pb.ProcessSpec.ID(zone="a", suffix="b")],
+                endpoints=["http://other.invalid:8080"],
+            ),
+        )
+        broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[listed])
+        env = {"BROKER_ADDRESS": f"http://broker.invalid:{port}", "HTTPS_PROXY": proxy.url}
+        done = await cli("doctor", "--json", "--broker.cache.size=0", env=env)
+        direct = await cli("doctor", "--json", env=env | {"BROKER_ADDRESS": broker.endpoint})
+
+    details = {each["check"]: each["detail"] for each in done.json}
+    assert details["broker proxy"] == f"{proxy.url.replace('user:secret@', '')} ($HTTPS_PROXY)"
+    assert details["broker"] == "answers requests"
+    assert details["broker routes"].endswith("a proxy is in effect: http://other.invalid:8080")
+    assert done.code == 0
+    assert "secret" not in done.text + done.err
+    assert not any("proxy" in each["check"] for each in direct.json)
 
 
 async def test_doctor_without_a_server(cli: Any, unused_port: int) -> None:

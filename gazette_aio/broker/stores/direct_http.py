@@ -8,6 +8,8 @@ from __future__ import annotations
 import urllib.request
 from typing import TYPE_CHECKING, Any, cast
 
+from gazette_aio.proxies import proxy_of_url
+
 if TYPE_CHECKING:
     import http.client
 
@@ -28,5 +30,7 @@ def open_url(url: str, timeout: float) -> http.client.HTTPResponse:
         HTTPError: The status isn't a success, for example a redirect.
         OSError, HTTPException: There's no response.
     """
-    opener = urllib.request.build_opener(_NoRedirects)
+    proxy = proxy_of_url(url)
+    proxies = {} if proxy is None else {"http": proxy.url, "https": proxy.url}
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirects)
     return cast("http.client.HTTPResponse", opener.open(url, timeout=timeout))

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
+from gazette_aio.proxies import proxy_of_url
 from gazette_aio.serving.address import http_origin
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ _NAMES = {
     "tenant": re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII),
 }
 _S3_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
+_NO_PROXY = "http://127.0.0.1"
+"""What `obstore` takes for a proxy when everything is excluded from it."""
 
 _MAX_ERROR_CHARS = 400
 _MIN_SECRET_CHARS = 8
@@ -150,14 +154,18 @@ def open_client(parsed: pb.FragmentStoreURL) -> ObjectStore:
         case "s3":
             config = _s3_config(parsed)
             client = _CLIENT.copy()
-            client["allow_http"] = any(
-                endpoint.startswith("http://")
-                for endpoint in (
-                    [config["endpoint"]]
-                    if "endpoint" in config
-                    else [os.environ.get(name, "") for name in _S3_ENDPOINTS]
-                )
+            endpoints = (
+                [config["endpoint"]]
+                if "endpoint" in config
+                else [os.environ.get(name, "") for name in _S3_ENDPOINTS]
             )
+            client["allow_http"] = any(each.startswith("http://") for each in endpoints)
+            if any(endpoints):
+                # `obstore` would reach servers of this machine through a proxy.
+                proxies = [proxy_of_url(each) for each in endpoints if each]
+                proxy = next(filter(None, proxies), None)
+                client["proxy_url"] = proxy.url if proxy else _NO_PROXY
+                client["proxy_excludes"] = "" if proxy else "*"
             return S3Store(parsed.host, config=config, client_options=client, retry_config=_RETRY)
         case "gs":
             # Otherwise, servers would decompress objects with a content encoding, and ignore

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from gazette_aio.cli.tools.diagnosis import Finding, reason_of
+from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.proxies import proxy_of_endpoint
 
 if TYPE_CHECKING:
     import ssl
@@ -54,6 +56,11 @@ async def examine_endpoints(
     if not members:
         what = "journal" if peer == "broker" else "shard"
         return [Finding(check, "skipped", f"no {what} names a member and its address")]
+    if proxied := [endpoint for endpoint in members if _has_proxy(endpoint)]:
+        direct = {each: name for each, name in members.items() if each not in proxied}
+        detail = f"not examined, as a proxy is in effect: {', '.join(proxied)}"
+        others = await examine_endpoints(direct, address, context, peer=peer, are_used=are_used)
+        return [Finding(check, "skipped", detail), *(others if direct else ())]
     is_same_machine = await _is_same_machine(address)
     limit = asyncio.Semaphore(_CONCURRENT)
 
@@ -83,6 +90,13 @@ async def examine_endpoints(
         f"with --{peer}.cache.size=0, all requests go to {address} instead"
     )
     return [*found[:-1], dataclasses.replace(found[-1], remedy=remedy)]
+
+
+def _has_proxy(endpoint: str) -> bool:
+    try:
+        return proxy_of_endpoint(endpoint) is not None
+    except ValidationError:
+        return False
 
 
 async def _is_same_machine(address: str) -> bool:

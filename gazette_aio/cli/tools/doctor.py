@@ -30,6 +30,7 @@ from gazette_aio.cli.tools.diagnosis import Finding
 from gazette_aio.client import iter_journals
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.protocol.endpoint import parse_endpoint
+from gazette_aio.proxies import proxy_of, proxy_of_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -120,7 +121,9 @@ async def _examine_server(
         remedy = "expected a URL such as http://localhost:8080"
         return [Finding(f"{settings.peer} address", "failed", str(error), remedy)]
     findings = [Finding(f"{settings.peer} address", "ok", settings.address)]
-    if url.scheme != "unix":
+    if (proxy := proxy_of_endpoint(settings.address)) is not None:
+        findings.append(Finding(f"{settings.peer} proxy", "ok", str(proxy)))
+    elif url.scheme != "unix":
         found, is_reached = await _examine_port(
             url.hostname or "", port, settings, is_secure=url.scheme == "https"
         )
@@ -213,6 +216,8 @@ async def _get(
 
 async def _examine_etcd(address: str) -> list[Finding]:
     url = urlsplit(address)
+    if (proxy := proxy_of("grpc", url.netloc)) is not None:
+        return [Finding("Etcd", "skipped", f"{address} is dialled through the proxy {proxy}")]
     host, port = url.hostname or "", url.port or 2379
     try:
         context = ssl.create_default_context() if url.scheme == "https" else None

@@ -11,6 +11,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.protocol.url import redacted
+from gazette_aio.proxies import proxy_of_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -88,7 +89,8 @@ class FragmentFetcher(Protocol):
 class HTTPFragmentFetcher:
     """Fetcher by HTTP/1.1, which keeps connections for a while.
 
-    Redirects are followed unless they lead to another scheme. There are no limits on the time and
+    Redirects are followed unless they lead to another scheme. Proxies of the environment are used,
+    except for addresses of loopback and of NO_PROXY. There are no limits on the time and
     size of a body, nor on the number of connections: each open reader has its own.
 
     Args:
@@ -144,7 +146,12 @@ class HTTPFragmentFetcher:
         try:
             # Wire: a signature covers the URL as it's spelled.
             where = yarl.URL(quote(url, safe=_URL_SAFE), encoded=True)
-            return await self._session.get(where, headers=headers, allow_redirects=False)
+            return await self._session.get(
+                where,
+                headers=headers,
+                allow_redirects=False,
+                proxy=proxy.url if (proxy := proxy_of_url(url)) else None,
+            )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             failure = _failure(error, redacted(url))
         # Invariant: raised here, since errors of aiohttp show the URL, and would be the context.

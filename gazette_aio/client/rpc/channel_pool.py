@@ -13,6 +13,7 @@ from gazette_aio.client.rpc.errors import closed_channel_is_an_error
 from gazette_aio.client.rpc.member_choice import MemberState
 from gazette_aio.client.status import MemberStatus
 from gazette_aio.protocol import service
+from gazette_aio.proxies import proxy_of_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +152,9 @@ class MemberConnection(Generic[MethodsT]):
             with closed_channel_is_an_error():
                 await method(b"", timeout=_FAILURE_SECONDS)
         except grpc.aio.AioRpcError as error:
-            return error.details() or ""
+            details = error.details() or ""
+            proxy = proxy_of_endpoint(self.endpoint)
+            return details if proxy is None else f"{details} (through the proxy {proxy})"
         return ""
 
     def __repr__(self) -> str:

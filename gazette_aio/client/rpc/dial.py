@@ -10,6 +10,7 @@ import grpc.aio
 
 from gazette_aio.client.options import MAX_RECEIVE_BYTES
 from gazette_aio.protocol.endpoint import parse_endpoint
+from gazette_aio.proxies import proxy_of_endpoint
 
 if TYPE_CHECKING:
     from gazette_aio.client.options import TLSOptions
@@ -75,14 +76,18 @@ class Dialler:
         """Return the target of a channel, its credentials if it's secure, and its options."""
         parsed = parse_endpoint(endpoint)
         target = parsed.grpc_target
+        # gRPC's own rule knows no loopback, and NO_PROXY only in small letters.
+        proxy = proxy_of_endpoint(endpoint)
+        by = ("grpc.enable_http_proxy", 0) if proxy is None else ("grpc.http_proxy", proxy.url)
+        options = (*self._options, by)
         if parsed.scheme != "unix":
             # Wire: otherwise gRPC takes a host such as `dns` or `unix` for a scheme.
             target = f"dns:///{quote(target, safe=':')}"
         if not parsed.is_secure:
-            return target, None, self._options
+            return target, None, options
         if self._credentials is None:
             self._credentials = grpc.ssl_channel_credentials(*self._tls.read())
         if self._tls.server_name is None:
-            return target, self._credentials, self._options
+            return target, self._credentials, options
         override = ("grpc.ssl_target_name_override", self._tls.server_name)
-        return target, self._credentials, (*self._options, override)
+        return target, self._credentials, (*options, override)
