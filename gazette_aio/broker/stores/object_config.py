@@ -165,7 +165,7 @@ def open_client(parsed: pb.FragmentStoreURL) -> ObjectStore:
                 proxies = [proxy_of_url(each) for each in endpoints if each]
                 proxy = next(filter(None, proxies), None)
                 client["proxy_url"] = proxy.url if proxy else _NO_PROXY
-                client["proxy_excludes"] = "" if proxy else "*"
+                client["proxy_excludes"] = "" if proxy else "*,0.0.0.0/0,::/0"
             return S3Store(parsed.host, config=config, client_options=client, retry_config=_RETRY)
         case "gs":
             # Otherwise, servers would decompress objects with a content encoding, and ignore

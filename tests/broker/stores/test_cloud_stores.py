@@ -431,6 +431,17 @@ async def test_servers_which_list_badly(
     assert "Signature" not in caplog.text
 
 
+async def test_a_server_of_this_machine_is_reached_without_a_proxy(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    client = object_config.open_client(pb.parse_fragment_store(bucket.url()))
+    assert isinstance(client, S3Store)
+    await client.put_async("a/key", b"content")
+    ((key, _),) = await asyncio.to_thread(lambda: list(raw_listing.list_keys(client, "a")))
+    assert key == "a/key"
+
+
 async def test_keys_do_not_lead_to_files_of_other_journals(tmp_path: Path, bucket: Bucket) -> None:
     async with (
         new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
