@@ -21,6 +21,7 @@ from gazette_aio.client.listing.fragment_calls import (
 from gazette_aio.client.listing.watched_list import POLL_INTERVAL, WatchedList
 from gazette_aio.client.options import DEFAULT_ADDRESS, variable
 from gazette_aio.client.reads.retry_reader import RetryReader
+from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
     import asyncio
@@ -170,7 +171,7 @@ class JournalClient(Owner):
         """
         if isinstance(request, str):
             request = pb.ReadRequest(
-                journal=request,
+                journal=encodable(request),
                 offset=offset,
                 block=block,
                 end_offset=end_offset,

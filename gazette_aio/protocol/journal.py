@@ -66,6 +66,19 @@ def validate_path_component(value: str, *, min_length: int, max_length: int) -> 
         raise ValidationError(f"cannot begin with '/' ({value})")
 
 
+def encodable(name: str) -> str:
+    """Return a journal name.
+
+    Raises:
+        ValidationError: It has a lone surrogate, so that no message can hold it.
+    """
+    try:
+        f"{name}".encode()  # Other types are refused by the message.
+    except UnicodeEncodeError:
+        raise ValidationError(f"not a valid token ({name!a})", ("Journal",)) from None
+    return name
+
+
 def split_meta(name: str) -> tuple[str, str]:
     """Split a journal name into the bare name, and its metadata including the `;`."""
     journal, separator, meta = name.partition(";")

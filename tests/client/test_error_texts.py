@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, connect, get_journal
+from gazette_aio.message import Publisher, ReadUncommittedIter, json_adapter
 from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.broker.journal.faulty_files import FaultyFiles
@@ -56,6 +59,24 @@ async def test_an_invalid_name_is_quoted(client: JournalClient) -> None:
 def test_an_address_without_a_scheme(address: str, written: str) -> None:
     with pytest.raises(pb.ValidationError, match=f"write an address such as {written}, https"):
         connect(address)
+
+
+async def test_a_name_with_a_lone_surrogate_is_refused(client: JournalClient) -> None:
+    name = "a/\ud800b"
+    publisher = Publisher(client.appends, json_adapter())
+    calls: list[Callable[[], Any]] = [
+        lambda: client.append(name, b"data"),
+        lambda: client.read(name),
+        lambda: client.appends.start_append(name),
+        lambda: client.list_fragments(name),
+        lambda: get_journal(client, name),
+        lambda: ReadUncommittedIter(name, json_adapter(), client=client),
+        lambda: publisher.publish_committed(lambda _: (name, "application/x-ndjson"), {}),
+        lambda: publisher.publish_committed_batch((name, "application/x-ndjson"), [{}]),
+    ]
+    for call in calls:
+        with pytest.raises(pb.ValidationError, match=r"a/\\ud800b"):
+            await call()
 
 
 async def test_a_used_port_is_told_as_such(tmp_path: Path) -> None:

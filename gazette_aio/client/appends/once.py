@@ -13,6 +13,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.retry import Operation, RetryPolicy
+from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
@@ -66,7 +67,7 @@ async def append(
     for item in content:
         _require_content(item)
     if isinstance(request, str):
-        request = pb.AppendRequest(journal=request)
+        request = pb.AppendRequest(journal=encodable(request))
     else:
         # A copy, since the header of a refusal is set in it.
         given, request = request, pb.AppendRequest()

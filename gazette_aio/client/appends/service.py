@@ -20,6 +20,7 @@ from gazette_aio.client.context import HasContext
 from gazette_aio.client.deadline import checked_timeout
 from gazette_aio.client.journal_rpcs import JournalRPCs
 from gazette_aio.client.status import AppendStatus
+from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -457,7 +458,7 @@ class AppendService(Owner):
             del self._journals[appends.journal]
 
     def _begin(self, journal: str) -> JournalAppends:
-        self._context.rpc.check_append(pb.AppendRequest(journal=journal))
+        self._context.rpc.check_append(pb.AppendRequest(journal=encodable(journal)))
         self._context.dispatcher.check()
         appends = self._journals[journal] = JournalAppends(
             journal, self._settings, self._errors, self._forget_if_idle

@@ -19,7 +19,7 @@ from gazette_aio.client.listing.prefixes import (
 )
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol.errors import within
-from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.protocol.journal import encodable, strip_meta
 from gazette_aio.protocol.status_errors import status_error
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ async def get_journal(
 
     Cancellation: safe.
     """
-    selector = pb.LabelSelector(include=pb.label_set("name", strip_meta(name)))
+    selector = pb.LabelSelector(include=pb.label_set("name", encodable(strip_meta(name))))
     listing = await list_all_journals(client, selector, timeout=timeout)
     if not listing.journals:
         error = pb.JournalNotFoundError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import gazette_aio.protocol as pb
 from gazette_aio.client.listing.calls import check_status, retried
 from gazette_aio.protocol.errors import within
+from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -84,7 +85,7 @@ async def _fragment_pages(
 ) -> AsyncGenerator[pb.FragmentsResponse]:
     paged = pb.FragmentsRequest()
     if isinstance(request, str):
-        paged.journal = request
+        paged.journal = encodable(request)
     else:
         paged.CopyFrom(request)
     pb.validate(paged)

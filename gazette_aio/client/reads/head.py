@@ -9,6 +9,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.reads.reader import Reader
 from gazette_aio.client.retry import Operation
+from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
@@ -35,7 +36,7 @@ async def head_of(client: HasContext, journal: str, seconds: float = PROBE_SECON
 
     Cancellation: safe.
     """
-    request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
+    request = pb.ReadRequest(journal=encodable(journal), offset=-1, metadata_only=True)
     attempts = Attempts(Operation.READ, client.context.retry_policy.within(seconds), request)
     while True:
         # ready() retries by itself.

@@ -14,6 +14,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
 from gazette_aio.message.publishing.slices import Slices
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError, within
+from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -355,7 +356,7 @@ def check_journals(targets: Iterable[Target]) -> None:
 @functools.lru_cache(maxsize=1024)
 def check_journal(journal: str) -> None:
     """Raise unless the name of a journal is valid."""
-    within("Request", pb.validate, pb.AppendRequest(journal=journal))
+    within("Request", pb.validate, pb.AppendRequest(journal=encodable(journal)))
 
 
 @functools.lru_cache(maxsize=1024)

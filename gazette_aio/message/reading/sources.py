@@ -15,7 +15,7 @@ from gazette_aio.protocol.errors import (
     ReadError,
     ValidationError,
 )
-from gazette_aio.protocol.journal import strip_meta, validate_journal
+from gazette_aio.protocol.journal import encodable, strip_meta, validate_journal
 from gazette_aio.protocol.selector import is_selector_expression
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def open_source(source: SourceArgument, options: ReadOptions) -> Source:
     if len(set(names)) != len(names):
         raise ConfigurationError("a journal is named more than once")
     for name in names:
-        _refuse_selector(name)
+        _refuse_selector(encodable(name))
     return NamedSource(client, block, start, direct, names)
 
 
