@@ -20,6 +20,15 @@ PERMANENT_CODES: Final = frozenset(
 )
 """gRPC codes that a repeated request meets again."""
 
+TRANSIENT_CODES: Final = frozenset({"UNAVAILABLE", "CANCELLED", "ABORTED", "RESOURCE_EXHAUSTED"})
+"""gRPC codes by which a server, a proxy or the library refuses a request for the moment.
+
+A request that its caller cancelled raises CancelledError instead.
+"""
+
+_TOO_LARGE: Final = ("message larger than max", "metadata size exceeds")
+"""Texts of RESOURCE_EXHAUSTED for a request or a response that is refused each time."""
+
 MASKED_CODE: Final = "INTERNAL"
 MASKED_DETAILS: Final = "Internal error from Core"
 """Code and text by which grpcio replaces the true status when a peer ends a stream early."""
@@ -33,6 +42,14 @@ def backoff(attempt: int) -> float:
     if attempt < 0:
         return 0.0
     return _SCHEDULE[attempt] if attempt < len(_SCHEDULE) else LONGEST_DELAY
+
+
+def is_transient(code: str, details: str) -> bool:
+    """Return whether a repeated RPC may succeed, by the code and the text of its failure."""
+    if code == MASKED_CODE:
+        # Wire: grpcio loses the status of a stream if its peer ends it during a write.
+        return details == MASKED_DETAILS
+    return code in TRANSIENT_CODES and not any(text in details for text in _TOO_LARGE)
 
 
 class Operation(enum.Enum):

@@ -25,6 +25,7 @@ from gazette_aio.client.retry import (
     MASKED_CODE,
     MASKED_DETAILS,
     PERMANENT_CODES,
+    TRANSIENT_CODES,
     Failure,
     Operation,
     RetryPolicy,
@@ -116,11 +117,16 @@ def _is_first(failure: Failure, _: RetryPolicy) -> bool:
 
 
 _is_permanent = _is_coded(*PERMANENT_CODES)
-_is_unavailable = _is_coded("UNAVAILABLE")
+_has_transient_code = _is_coded(*TRANSIENT_CODES)
 _is_ours = _is(pb.AuthorizationError, pb.ConfigurationError)
 _is_damage = _is(
     pb.FragmentError, pb.UnexpectedEOFError, pb.DidNotReadExpectedEOFError, pb.DataLossError
 )
+
+
+def _is_transient(failure: Failure, _: RetryPolicy) -> bool:
+    # An error of a closed client has such a code, and isn't retryable.
+    return _has_transient_code(failure, _) and failure.error is not None and failure.error.retryable
 
 
 def _is_masked(failure: Failure, _: RetryPolicy) -> bool:
@@ -286,8 +292,8 @@ RULES: Final[dict[Operation, tuple[Rule, ...]]] = {
         _HOP,
         _EXPIRED,
         Rule(
-            "UNAVAILABLE",
-            _is_unavailable,
+            "transient gRPC codes",
+            _is_transient,
             Course.RETRY,
             "The broker may return. It may have appended already: at least once.",
         ),
@@ -361,8 +367,8 @@ RULES: Final[dict[Operation, tuple[Rule, ...]]] = {
         _HOP,
         _EXPIRED,
         Rule(
-            "UNAVAILABLE within grace, and the request may be repeated",
-            _all(_is_unavailable, _is_within(CONTROL_ATTEMPTS), _is_repeatable),
+            "transient gRPC codes within grace, and the request may be repeated",
+            _all(_is_transient, _is_within(CONTROL_ATTEMPTS), _is_repeatable),
             Course.RETRY_QUIET_AT_FIRST,
             "The broker may return. An Apply may be repeated if it expects no revisions: otherwise "
             "the second one fails because of the changes of the first. A second Unassign would "

@@ -45,6 +45,8 @@ class ServerLimits:
     """Longest metadata of a call: tokens travel there, and claims with many selectors are long."""
     max_pending_calls: int = 1 << 14
     """Calls that may wait to be served. Beyond this limit, the library cancels calls at random."""
+    max_pending_seconds: int = 600
+    """Time that a call may wait, while the event loop is busy, before the library cancels it."""
 
 
 class GrpcServer:
@@ -195,6 +197,7 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.server.max_pending_requests", limits.max_pending_calls),
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
+                ("grpc.server_max_unrequested_time_in_server", limits.max_pending_seconds),
             ),
             self._fail,
         )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import gazette_aio.protocol as pb
 from gazette_aio.client import Failure, Operation, RetryPolicy, backoff
 from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.retry import TRANSIENT_CODES, is_transient
 from gazette_aio.client.retry_rules import decide
 from gazette_aio.protocol.status_errors import status_error
 
@@ -240,8 +241,8 @@ def test_statuses_which_end_an_operation(
     ("operation", "codes"),
     [
         (READ, set(PASSING)),
-        # Others may have committed the append, and a second one would repeat it.
-        (APPEND, {"UNAVAILABLE"}),
+        # With others, a broker may have committed the append, and a second one would repeat it.
+        (APPEND, TRANSIENT_CODES & set(PASSING)),
         (SERVICE, set(PASSING)),
         (CONTROL, set()),
         (WATCH, set(PASSING)),
@@ -281,6 +282,16 @@ def test_established_lists_never_fail(error: pb.GazetteError | None) -> None:
     for operation in (WATCH, POLL):
         if operation is WATCH or error is not None:
             assert retries(fail(operation, error, MANY)._replace(established=True))
+
+
+def test_transient_codes_are_retried_by_one_rule() -> None:
+    for code in TRANSIENT_CODES:
+        error = pb.TransportError(code, "text", retryable=is_transient(code, "text"))
+        assert attempts_of(fail(CONTROL, error)) == 7
+        closed = pb.TransportError(code, "the client was closed")
+        assert attempts_of(fail(CONTROL, closed)) == attempts_of(fail(APPEND, closed)) == 1
+    for text in ("Received message larger than max (9 vs. 4)", "received metadata size exceeds 8"):
+        assert not is_transient("RESOURCE_EXHAUSTED", text)
 
 
 def test_ends_of_streams_cost_a_delay_from_the_second_on() -> None:
@@ -400,8 +411,8 @@ def test_headers_of_refusals_are_kept_for_the_next_attempt_only() -> None:
 def test_no_record_promises_that_a_retried_call_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     attempts = Attempts(Operation.CONTROL, RetryPolicy(max_attempts=3), pb.ListRequest())
     for _ in range(2):
-        attempts.failed(pb.TransportError("UNAVAILABLE", "gone"))
+        attempts.failed(pb.TransportError("UNAVAILABLE", "gone", retryable=True))
     with pytest.raises(pb.TransportError, match="gone"):
-        attempts.failed(pb.TransportError("UNAVAILABLE", "gone"))
+        attempts.failed(pb.TransportError("UNAVAILABLE", "gone", retryable=True))
     [record] = caplog.records
     assert record.message == "control of ListRequest fails, and is retried: UNAVAILABLE: gone"

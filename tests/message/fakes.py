@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import RetryPolicy, WatchedList
@@ -113,6 +114,7 @@ class FakeClient:
     """
 
     retry_policy = RetryPolicy(backoff=lambda _attempt: 0.0)
+    dispatcher = SimpleNamespace(endpoint="http://in.memory")
 
     @property
     def context(self):

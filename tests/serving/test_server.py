@@ -131,6 +131,24 @@ async def test_limits() -> None:
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.parametrize(
+    ("limits", "is_patient"), [({}, True), ({"max_pending_seconds": 1}, False)]
+)
+async def test_calls_wait_for_an_event_loop_that_is_busy(
+    limits: dict[str, int], is_patient: bool
+) -> None:
+    async with serving(upper, **limits) as (_, call):
+        await call(label("a"))  # The connection stands.
+        calls = [asyncio.ensure_future(call(label("a"))) for _ in range(20)]
+        await asyncio.sleep(0)
+        threading.Event().wait(1.5)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+    cancelled = [each for each in ends if isinstance(each, grpc.aio.AioRpcError)]
+    assert {each.code() for each in cancelled} <= {grpc.StatusCode.CANCELLED}
+    assert bool(cancelled) is not is_patient
+    assert ServerLimits().max_pending_seconds == 600
+
+
 async def test_an_address_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

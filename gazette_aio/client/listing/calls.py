@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.context import HasContext
     from gazette_aio.client.deadline import Deadline
-    from gazette_aio.client.retry import RetryPolicy
+    from gazette_aio.client.retry import Failure, RetryPolicy
 
     Request = TypeVar("Request", bound=Message)
 
@@ -406,6 +407,33 @@ async def retried(
         lambda: attempt(client, request),
         None if deadline is None else deadline.note,
     )
+
+
+async def outlasted(client: HasContext, listing: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of a listing that its caller can't do without.
+
+    Failures that pass are retried for as long as they last, as those of reads are.
+
+    Args:
+        client: Client of the listing.
+        listing: Lists, by itself retried as any listing is.
+
+    Raises:
+        GazetteError: The failure is permanent, or the policy of the client bounds retries.
+
+    Cancellation: that of `listing`.
+    """
+    context = client.context
+
+    def decide(failure: Failure) -> bool | None:
+        given = context.retry_policy.on_error
+        answer = None if given is None else given(failure)
+        return True if answer is None and failure.error and failure.error.retryable else answer
+
+    policy = replace(context.retry_policy, on_error=decide)
+    request, endpoint = pb.ListRequest(), context.dispatcher.endpoint
+    attempts = Attempts(Operation.CONTROL, policy, request, endpoint)
+    return await attempts.until_success(lambda: asyncio.sleep(0), listing)
 
 
 def check_status(

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
+from gazette_aio.client.retry import is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-_TRANSIENT_CODES: Final = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }
-)
 
 
 def transport_error(
@@ -38,13 +29,10 @@ def transport_error(
     """
     code = error.code()
     details = error.details() or ""
-    # Wire: grpcio loses the status of a stream if its peer ends it during a write.
-    masked = code.name == MASKED_CODE and details == MASKED_DETAILS
+    retryable = is_transient(code.name, details)
     if code is grpc.StatusCode.UNAVAILABLE and endpoint:
         details = f"{peer} {endpoint}: {details}"
-    mapped = pb.TransportError(
-        code.name, details, journal=journal, retryable=masked or code in _TRANSIENT_CODES
-    )
+    mapped = pb.TransportError(code.name, details, journal=journal, retryable=retryable)
     # Invariant: an error that is kept doesn't keep its RPC, which the traceback leads to.
     mapped.__cause__ = error.with_traceback(None)
     return mapped

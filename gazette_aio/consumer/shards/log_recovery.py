@@ -12,7 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.client.listing.calls import get_journal
+from gazette_aio.client.listing.calls import get_journal, outlasted
 from gazette_aio.consumer.api import pick_first_hints
 from gazette_aio.consumer.recoverylog.hints import shrink_hints
 from gazette_aio.consumer.recoverylog.playing.player import Player
@@ -159,7 +159,8 @@ class LogRecovery:
     async def _check_log(self, log: str) -> None:
         with step("fetching log spec"):
             try:
-                listed = await get_journal(self._shard.client, log)
+                client = self._shard.client
+                listed = await outlasted(client, lambda: get_journal(client, log))
             except pb.JournalNotFoundError:
                 raise pb.RecoveryError(f"named journal does not exist ({log})") from None
         found = pb.value_of(listed.spec.labels, pb.CONTENT_TYPE)

@@ -12,6 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.aio.turns import Turns
+from gazette_aio.client.listing.calls import outlasted
 from gazette_aio.client.retry import backoff
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.transactions.explain import explained, failure_of
@@ -118,7 +119,7 @@ class SourceReaders(Owner):
     async def _open(self) -> None:
         names, channel = list(self._offsets), self._channel
         try:
-            specs = await fetch_specs(self._client, names)
+            specs = await outlasted(self._client, lambda: fetch_specs(self._client, names))
         except ReadError as error:
             channel.end(error)
             return

@@ -24,6 +24,7 @@ from gazette_aio.client import (
     list_all_fragments,
     list_all_journals,
 )
+from gazette_aio.client.retry import TRANSIENT_CODES
 from gazette_aio.testing.stub_broker import Age, StubBroker, StubError
 from tests.client.support import JOURNAL, fragment, header, listing, spec
 from tests.waiting import eventually
@@ -56,6 +57,24 @@ async def test_listings_are_merged(instant: object) -> None:
     assert (prefix.name, prefix.value, prefix.prefix) == ("name", "part-", True)
     assert requests[1] == requests[2]
     assert not requests[3].selector.include.labels
+
+
+@pytest.mark.parametrize("code", sorted(TRANSIENT_CODES))
+async def test_a_listing_outlasts_what_passes(instant: object, code: str) -> None:
+    failures = [StubError(grpc.StatusCode[code], "for a moment")] * 3
+
+    def handle(request: pb.ListRequest) -> pb.ListResponse:
+        if failures:
+            raise failures.pop()
+        return listing("a/one")
+
+    async with StubBroker() as broker, connect(broker.endpoint) as client:
+        broker.list_handler = handle
+        assert names(await client.list()) == ["a/one"]
+        assert not failures
+        failures.append(StubError(grpc.StatusCode.RESOURCE_EXHAUSTED, "message larger than max"))
+        with pytest.raises(pb.TransportError, match="larger than max"):
+            await client.list()
 
 
 @pytest.mark.parametrize("age", ["newest", "v0.100", "v0.89"])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from pathlib import Path
 
 import pytest
 
+from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.consumer.recoverylog import encode_hints
@@ -50,6 +53,25 @@ async def publish(client, *values, journal="source/A", publisher=None):
         append = await publisher.publish_committed(lambda _: (journal, NDJSON), {"v": value})
         await append
     return await heads(client, journal)
+
+
+@pytest.mark.parametrize("code", ["CANCELLED", "UNAVAILABLE", "RESOURCE_EXHAUSTED"])
+async def test_listings_that_fail_for_a_while_fail_no_shard(tmp_path, code):
+    failures = itertools.count()
+    retry = RetryPolicy(backoff=lambda _: 0.0)
+    async with EmbeddedBroker(tmp_path / "broker") as broker:
+        async with connect(broker.endpoint, retry=retry) as client:
+            sources = ("source/A", "source/B")
+            await client.apply([journal_change(LOG, LOG_TYPE), *map(journal_change, sources)])
+            published = await publish(client, 1)
+            with broker.control.keep("list", fail=code, where=lambda _: next(failures) % 20 < 19):
+                async with member(client) as group:
+                    await group.create(logged())
+                    await group.assign()
+                    resolution = await group.resolver.resolve(A, read_through=published)
+                    assert resolution.status == pc.Status.OK
+                    resolution.done()
+    assert next(failures) >= 40
 
 
 async def test_a_shard_moves_between_members_with_its_state(broker):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.aio.turns import in_thread_slices
+from gazette_aio.client.listing.calls import outlasted
 from gazette_aio.client.listing.fragment_calls import iter_fragments
 from gazette_aio.consumer.recoverylog.playing.feed import LogFeed, LogFeeds
 from gazette_aio.consumer.recoverylog.playing.holes import loss_of
@@ -160,7 +161,10 @@ class PlayerRun:
         is_checked = feed is self._checked and playback.offset < self._content_end
         if playback.offset < playback.head and not is_checked:
             # Brokers let a read wait for content that was removed up to the end of the log.
-            self._checked, self._content_end = feed, await self._end_of_content(playback.log)
+            self._checked = feed
+            self._content_end = await outlasted(
+                self._client, lambda: self._end_of_content(playback.log)
+            )
             if playback.offset >= self._content_end:
                 playback.end_in_hole()
                 # Wire: brokers let a read in the hole wait until what follows it is old.
