@@ -487,3 +487,23 @@ def test_durations_that_peers_cannot_parse(
     assert error_of(pb.validate, changed) == (
         f"{context}: invalid duration (seconds {seconds}, nanos {nanos})"
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "most"),
+    [
+        ("hint_backups", "HintBackups", 127),
+        ("hot_standbys", "HotStandbys", 127),
+        ("ring_buffer_size", "RingBufferSize", 1 << 24),
+        ("read_channel_size", "ReadChannelSize", 1 << 24),
+    ],
+)
+def test_numbers_of_shards_that_become_loops_or_allocations(field: str, name: str, most: int):
+    spec = consumer.ShardSpec(id="a-shard", **{field: most})
+    spec.max_txn_duration.seconds = 1
+    pb.validate(spec)
+    setattr(spec, field, most + 1)
+    change = consumer.ApplyRequest.Change(upsert=spec)
+    assert (
+        error_of(pb.validate, change) == f"Upsert: invalid {name} ({most + 1}; expected <= {most})"
+    )

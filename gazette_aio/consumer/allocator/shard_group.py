@@ -18,6 +18,7 @@ from gazette_aio.protocol.consumer import (
     desired_replication,
 )
 from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.validation.consumer import clamp_shard_spec
 from gazette_aio.protocol.validation.rules import validate
 from gazette_aio.protocol.validation.specs import validate_process_id
 
@@ -133,17 +134,19 @@ def _member(raw: KeyValue, member: MemberID) -> Member:
 
 
 def _shard(raw: KeyValue, shard: str, max_hot_standbys: int | None) -> Item:
-    spec = _decoded(ShardSpec, raw)
+    spec = _decoded(ShardSpec, raw, clamp_shard_spec)
     if spec.id != shard:
         raise ValidationError(f"ShardSpec ID doesn't match Item ID ({spec.id} vs {shard})")
     replication = desired_replication(spec, max_hot_standbys)
     return Item(shard, replication, raw.key, raw.create_revision, raw.mod_revision, spec)
 
 
-def _decoded(message: type[M], raw: KeyValue) -> M:
+def _decoded(message: type[M], raw: KeyValue, amend: Callable[[M], None] | None = None) -> M:
     try:
         decoded = message.FromString(raw.value)
     except DecodeError as error:
         raise ValidationError(f"value isn't a {message.__name__}: {error}") from None
+    if amend is not None:
+        amend(decoded)
     validate(decoded)
     return decoded

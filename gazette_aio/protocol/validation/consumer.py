@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 MIN_SHARD_LENGTH: Final = 4
 MAX_SHARD_LENGTH: Final = 512
 
+MAX_OF_SHARD: Final = {
+    # One transaction of Etcd, of 128 operations, reads the primary's hints and all backups.
+    "hint_backups": ("HintBackups", 127),
+    "hot_standbys": ("HotStandbys", 127),
+    # Others allocate as many messages of about 100 bytes.
+    "ring_buffer_size": ("RingBufferSize", 1 << 24),
+    "read_channel_size": ("ReadChannelSize", 1 << 24),
+}
+"""Fields of a shard's spec that become loops or allocations: names in errors, greatest values."""
+
 _CODES: Final = frozenset(pc.ReplicaStatus.Code.values())
 
 
@@ -42,6 +52,13 @@ def validate_shard_id(shard: str) -> None:
     validate_token(shard, min_length=MIN_SHARD_LENGTH, max_length=MAX_SHARD_LENGTH)
 
 
+def clamp_shard_spec(spec: pc.ShardSpec) -> None:
+    """Reduce numbers of a spec that is already there to what a new one may have."""
+    for field, (_, most) in MAX_OF_SHARD.items():
+        if getattr(spec, field) > most:
+            setattr(spec, field, most)
+
+
 def validate_shard_spec(spec: pc.ShardSpec) -> None:
     """Check the spec of a shard.
 
@@ -50,6 +67,9 @@ def validate_shard_spec(spec: pc.ShardSpec) -> None:
     """
     within("Id", validate_shard_id, spec.id)
     _validate_recovery(spec)
+    for field, (name, most) in MAX_OF_SHARD.items():
+        if (value := getattr(spec, field)) > most:
+            raise ValidationError(f"invalid {name} ({value}; expected <= {most})")
     minimum = within("MinTxnDuration", specs.validate_duration, spec.min_txn_duration)
     if minimum < 0:
         raise ValidationError(f"invalid MinTxnDuration ({minimum}; expected >= 0)")

@@ -54,6 +54,19 @@ def test_shards(fields, replication):
     assert (item.id, item.replication, item.decoded) == ("a/shard", replication, shard(**fields))
 
 
+def test_numbers_of_a_spec_by_others_are_clamped():
+    fields = {
+        "hint_backups": 2**31 - 1,
+        "hot_standbys": 2**32 - 1,
+        "ring_buffer_size": 2**32 - 1,
+        "read_channel_size": 2**32 - 1,
+    }
+    item = decoded(KEYS.item("a/shard"), shard(**fields))
+    clamped = dict(zip(fields, (127, 127, 1 << 24, 1 << 24), strict=True))
+    assert (item.replication, item.decoded) == (128, shard(**clamped))
+    assert decoded(KEYS.item("a/shard"), shard(**clamped)).decoded == shard(**clamped)
+
+
 def test_assignments():
     key = KEYS.assignment("a/shard", "zone", "suffix", 2)
     assignment = decoded(key, ReplicaStatus(code=ReplicaStatus.STANDBY))
@@ -70,7 +83,8 @@ def test_assignments():
         (KEYS.item("b/shard"), shard(), "ShardSpec ID doesn't match Item ID"),
         (KEYS.item("a/shard"), b"\xff", "value isn't a ShardSpec"),
         (KEYS.item("a/shard"), b"", "ID|id|length"),
-        (KEYS.assignment("a", "b", "c", 0), ReplicaStatus(code=ReplicaStatus.FAILED), "rror"),
+        (KEYS.assignment("a", "b", "member", 0), ReplicaStatus(code=ReplicaStatus.FAILED), "rror"),
+        (KEYS.assignment("a", "b", "c", 0), ReplicaStatus(), "Suffix: invalid length"),
         ("/root/other", b"", "unexpected key prefix"),
     ],
 )

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.consumer.allocator.model import MemberID
 from gazette_aio.consumer.api import (
     apply_shards,
     fetch_hints,
@@ -464,6 +465,15 @@ async def test_hints_are_no_keys_of_the_group(member):
     assert not member.group.items
 
 
+async def test_hints_of_a_spec_by_others(member):
+    spec = logged()
+    spec.hint_backups = 2**31 - 1
+    await member.create(spec)
+    assert len((await fetch_hints(member.client, A)).backup_hints) == 127
+    with pytest.raises(pb.ValidationError, match="invalid HintBackups"):
+        await apply_shards(member.client, [upsert(spec)])
+
+
 async def test_hints(member):
     with pytest.raises(ShardNotFoundError):
         await fetch_hints(member.client, A)
@@ -529,6 +539,7 @@ async def test_hints_that_cannot_be_used(member, value, text):
 
 
 async def test_unassign(member):
+    third = MemberID("remote", "third")
     await member.create(*(shard_spec(shard) for shard in ("shard-A", "shard-B", "shard-C")))
     for shard in (A, "shard-B"):
         await member.assign(shard, slot=0, member=REMOTE, value=PRIMARY)
@@ -550,10 +561,10 @@ async def test_unassign(member):
     assert await unassign(A, A) == [A]
     assert slots() == [1]
     await member.assign(A, slot=0, member=REMOTE, value=PRIMARY)
-    await member.assign(A, slot=2, member=REMOTE, value=FAILED)
+    await member.assign(A, slot=2, member=third, value=FAILED)
     assert await unassign(A, only_failed=True) == [A]
     assert slots() == [1, 0]
-    await member.assign(A, slot=2, member=REMOTE, value=FAILED)
+    await member.assign(A, slot=2, member=third, value=FAILED)
     assert await unassign("shard-C", "shard-B", A) == ["shard-B", A]
     assert slots() == [1]
     assert slots("shard-B") == [1]
