@@ -190,7 +190,8 @@ def waits_of(caplog):
     return [(each.levelname, each.getMessage()) for each in caplog.records if "exits" in each.msg]
 
 
-async def test_the_log_tells_what_the_only_member_waits_for(store, caplog):
+async def test_the_log_tells_what_the_only_member_waits_for(store, caplog, monkeypatch):
+    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 300)
     await add_shards(store, 2)
     # Its view of the group lags: its shards are in the first line all the same.
     async with member(store, "aaaa", apply_delay_seconds=0.5) as old:
@@ -223,6 +224,7 @@ async def test_the_log_tells_what_the_only_member_waits_for(store, caplog):
 
 
 async def test_the_log_tells_of_a_usual_exit_by_info_at_first(store, caplog, monkeypatch):
+    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr(handover, "REMINDER_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
     await add_shards(store, 1)
