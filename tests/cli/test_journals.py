@@ -93,7 +93,7 @@ async def test_a_dry_run_shows_the_differences(broker_cli, gazette_client, space
     [
         ("replication: 1", "replication: many", 2, ["replication"]),
         ("compression_codec: GZIP", "compression_codec: ZIP", 8, ["fragment", "compression_codec"]),
-        ("  - name: demo/one", "  - name: other/one", 11, ["children"]),
+        ("  - name: demo/one", "  - name: other/one", 11, ["demo/", "other/one"]),
         ("replication: 1", "replicas: 1", 2, ["replicas"]),
         ("replication: 1", "replication: 1\nreplication: 2", 3, ["replication"]),
         ("replication: 1", "replication: [1", None, []),
