@@ -16,7 +16,7 @@ from gazette_aio.consumer.keyspace.etcd.failures import too_old
 from gazette_aio.consumer.keyspace.etcd.messages import key_text
 from gazette_aio.consumer.keyspace.keys import GroupKeys
 from gazette_aio.consumer.keyspace.operations import KeyValue
-from gazette_aio.consumer.recoverylog import LogDecoder, decode_hints
+from gazette_aio.consumer.recoverylog import FSM, LogDecoder, decode_hints
 from gazette_aio.consumer.shardspace import load_shard_space
 from gazette_aio.consumer.stores.state_file import decode_state_file
 from gazette_aio.message import CSVFraming, FixedFraming, NDJSONFraming
@@ -153,7 +153,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "journal spaces": _text(pb.load_journal_space),
     "shard spaces": _text(load_shard_space),
     "labels": _labels,
-    "hints": decode_hints,
+    "hints": lambda data: FSM(decode_hints(data)),
     "endpoints": _text(parse_endpoint),
     "templates of paths": _text(validate_path_postfix_template),
     "checkpoints": SequencerCheckpoint.from_json,
