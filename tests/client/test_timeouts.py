@@ -22,6 +22,7 @@ from gazette_aio.client import (
     get_journal,
     iter_journals,
 )
+from gazette_aio.testing.fault_proxy import FaultProxy
 from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import End, StubBroker, StubError
 from tests.client.support import JOURNAL, content, fragment, header, listing, metadata
@@ -261,6 +262,20 @@ async def test_a_blocking_read_of_a_connected_broker_lasts(broker: StubBroker) -
             with pytest.raises(pb.OperationTimeoutError):
                 await reader.read()
         await broker.read_requests.get()
+
+
+async def test_a_blocking_read_of_a_silent_broker_ends(broker: StubBroker) -> None:
+    """The connection holds, as that of a stopped process does."""
+    broker.list_handler = lambda _: listing(JOURNAL)
+    async with FaultProxy(broker.endpoint) as proxy:
+        async with connect(proxy.endpoint, cache_size=0) as client:
+            await client.list()
+            proxy.stall()
+            async with client.read(JOURNAL, block=True, timeout=1) as reader:
+                async with asyncio.timeout(15):  # Pings of the connection fail later.
+                    with pytest.raises(pb.OperationTimeoutError):
+                        await reader.read()
+            proxy.heal()
 
 
 async def test_reading_continues_after_a_time_out(broker: StubBroker) -> None:

@@ -353,6 +353,16 @@ class Reader(JournalReader):
             return True
         return stream is not None and not stream.has_ended and stream.is_connected()
 
+    async def is_served(self, seconds: float) -> bool:
+        """Return whether the broker of the RPC is connected, and answers a probe within `seconds`.
+
+        Cancellation: safe.
+        """
+        stream = self._stream
+        if self._referral is not None or stream is None or stream.answers is None:
+            return self.is_connected
+        return self.is_connected and await stream.answers(seconds)
+
     def status(self) -> StreamStatus:
         """Return the progress of the read."""
         offset, stream, fragment = self.offset, self._stream, self._fragment

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
@@ -19,6 +19,9 @@ from gazette_aio.client.reads.reader import Reader, seek_target
 from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
 
 _logger = logging.getLogger(__name__)
+
+_PROBE_SECONDS: Final = 1.0
+"""Least time for the answer to a probe. A broker may be busy."""
 
 
 class ReadingClient(HasContext, Protocol):
@@ -57,7 +60,7 @@ class RetryReader(JournalReader):
         verify: Whether to check the sums of fragment files that are read directly, as a whole.
         timeout: Seconds after which a read raises OperationTimeoutError if no RPC could be made to
             work meanwhile; `math.inf` for no limit, None for that of the client. Waiting for new
-            content at the write head isn't limited, while the broker is connected. Reading may
+            content at the write head isn't limited, once the broker has answered. Reading may
             continue after the error.
 
     Raises:
@@ -205,12 +208,23 @@ class RetryReader(JournalReader):
             except TimeoutError:
                 if not timer.expired():
                     raise
-            # A blocking read of a connected broker waits for content, which may take any time.
-            if reader.is_connected and self._request.block:
+            # A blocking read waits for content, which may take any time, but not for a broker whose
+            # machine alone holds the connection.
+            if self._request.block and await self._is_served(reader):
                 self._works()
             elif self._is_overdue():
                 raise await self._timed_out()
         return await reader.read(limit)
+
+    async def _is_served(self, reader: Reader) -> bool:
+        if self._deadline.seconds is None:
+            return reader.is_connected
+        return await reader.is_served(max(self._left(), _PROBE_SECONDS))
+
+    def _left(self) -> float:
+        """Return the seconds until the time-out, which must be limited."""
+        assert self._deadline.seconds is not None
+        return self._waits_since + self._deadline.seconds - time.monotonic()
 
     def _next_look(self) -> float | None:
         """Return the seconds until the RPC is looked after; None if there's no need."""
@@ -220,7 +234,9 @@ class RetryReader(JournalReader):
         limit = self._deadline.seconds
         pauses = [LONGEST_DELAY] if blocks and self._attempts.count else []
         if limit is not None:
-            pauses.append(max(self._waits_since + limit - time.monotonic(), 0))
+            left = self._left()
+            # Half of the time is for a probe.
+            pauses.append(max(left - limit / 2 if blocks and left > limit / 2 else left, 0))
         return min(pauses, default=None)
 
     def _works(self) -> None:
@@ -351,7 +367,7 @@ class RetryReader(JournalReader):
             raise
         is_last = self._is_overdue(delay)
         if is_last and self._deadline.seconds is not None:
-            delay = max(self._waits_since + self._deadline.seconds - time.monotonic(), 0)
+            delay = max(self._left(), 0)
         if delay > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):

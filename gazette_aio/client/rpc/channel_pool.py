@@ -39,6 +39,7 @@ _UNREADY: Final = {
 }
 
 _FAILURE_SECONDS: Final = 1.0
+_SILENCE: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 _UNRESOLVED: Final = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
@@ -146,16 +147,33 @@ class MemberConnection(Generic[MethodsT]):
         """
         if self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             return ""
+        # Wire: gRPC reports the reason to RPCs only.
+        if (error := await self._probe(_FAILURE_SECONDS)) is None:
+            return ""
+        details = error.details() or ""
+        proxy = proxy_of_endpoint(self.endpoint)
+        return details if proxy is None else f"{details} (through the proxy {proxy})"
+
+    async def answers(self, timeout_seconds: float) -> bool:
+        """Return whether the server answers within a time-out, and not only its machine's network.
+
+        Raises:
+            TransportError: The channel was closed meanwhile.
+
+        Cancellation: safe.
+        """
+        error = await self._probe(timeout_seconds)
+        return error is None or error.code() not in _SILENCE
+
+    async def _probe(self, timeout_seconds: float) -> grpc.aio.AioRpcError | None:
         try:
-            # Wire: gRPC reports the reason to RPCs only. This one has no method, and fails at once.
+            # It has no method, so that each server refuses it at once, whatever the claims.
             method = cast("Any", self.channel.unary_unary)("/")
             with closed_channel_is_an_error():
-                await method(b"", timeout=_FAILURE_SECONDS)
+                await method(b"", timeout=timeout_seconds)
         except grpc.aio.AioRpcError as error:
-            details = error.details() or ""
-            proxy = proxy_of_endpoint(self.endpoint)
-            return details if proxy is None else f"{details} (through the proxy {proxy})"
-        return ""
+            return error
+        return None
 
     def __repr__(self) -> str:
         return f"<MemberConnection to {self.endpoint}, {self.rpcs} RPCs>"

@@ -16,7 +16,7 @@ from gazette_aio.client.rpc.read_ahead import ReadAhead
 from gazette_aio.client.status import StreamStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         journal: Journal of the request, for errors.
         on_close: Called once when the stream has ended.
         is_connected: Tells whether the broker is connected at this moment.
+        answers: Tells whether the broker answers a probe within seconds; None if it always does.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class ResponseStream(ReadAhead, Generic[T]):
         journal: str = "",
         on_close: Callable[[ResponseStream[T]], None] | None = None,
         is_connected: Callable[[], bool] = lambda: True,
+        answers: Callable[[float], Awaitable[bool]] | None = None,
     ) -> None:
         super().__init__()
         self.is_connected = is_connected
+        self.answers = answers
         self.journal = journal
         self.endpoint = endpoint
         self.waiting_bytes: int = 0

@@ -209,6 +209,7 @@ class JournalStub(UnaryStub[JournalMethods]):
             journal=journal,
             on_close=self.streams.discard,
             is_connected=connection.is_ready,
+            answers=connection.answers,
         )
         self.streams.add(stream)
         return stream
