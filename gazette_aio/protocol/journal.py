@@ -66,8 +66,8 @@ def validate_path_component(value: str, *, min_length: int, max_length: int) -> 
         raise ValidationError(f"cannot begin with '/' ({value})")
 
 
-def encodable(name: str) -> str:
-    """Return a journal name.
+def encodable(name: str, kind: str = "Journal") -> str:
+    """Return the name of a journal, or of another kind of thing.
 
     Raises:
         ValidationError: It has a lone surrogate, so that no message can hold it.
@@ -75,7 +75,7 @@ def encodable(name: str) -> str:
     try:
         f"{name}".encode()  # Other types are refused by the message.
     except UnicodeEncodeError:
-        raise ValidationError(f"not a valid token ({name!a})", ("Journal",)) from None
+        raise ValidationError(f"not a valid token ({name!a})", (kind,)) from None
     return name
 
 

@@ -11,6 +11,7 @@ from gazette_aio.client.listing.batches import apply_in_batches
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.errors import within
+from gazette_aio.protocol.journal import encodable
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.protocol.status_errors import shard_status_error
 
@@ -53,7 +54,7 @@ async def stat_shard(
     Cancellation: safe.
     """
     if isinstance(request, str):
-        request = pc.StatRequest(shard=request)
+        request = pc.StatRequest(shard=encodable(request, "Shard"))
     pb.validate(request)
     deadline = client.deadline("stat", timeout)
 
@@ -200,7 +201,7 @@ async def fetch_hints(
     Cancellation: safe.
     """
     if isinstance(request, str):
-        request = pc.GetHintsRequest(shard=request)
+        request = pc.GetHintsRequest(shard=encodable(request, "Shard"))
     pb.validate(request)
     deadline = client.deadline("fetch hints", timeout)
 
@@ -253,7 +254,8 @@ async def unassign_shards(
     Cancellation: aborts — assignments may have been removed.
     """
     if not isinstance(request, pc.UnassignRequest):
-        request = pc.UnassignRequest(shards=request, only_failed=only_failed, dry_run=dry_run)
+        shards = [encodable(shard, "Shard") for shard in request]
+        request = pc.UnassignRequest(shards=shards, only_failed=only_failed, dry_run=dry_run)
     pb.validate(request)
     doubt = "" if request.dry_run else "assignments may have been removed"
     deadline = client.deadline("unassign", timeout, doubt=doubt)

@@ -53,6 +53,14 @@ def response(kind: type[Any], **fields: Any) -> Any:
     return kind(**fields) if kind is pc.UnassignResponse else kind(header=header(), **fields)
 
 
+@pytest.mark.parametrize("call", [stat_shard, fetch_hints, unassign_shards])
+async def test_a_name_with_a_lone_surrogate_is_refused(call: Any):
+    name: Any = ["a\ud800b"] if call is unassign_shards else "a\ud800b"
+    async with StubMember() as member, connect_shards(member.endpoint) as client:
+        with pytest.raises(pb.ValidationError, match=r"^Shard: not a valid token .*\\ud800"):
+            await call(client, name)
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("method", CALLS)
 async def test_statuses_are_raised(method: str, *, strict: bool):
