@@ -65,6 +65,9 @@ class FileCalls(Executor):
         except asyncio.CancelledError:
             await self._over()
             raise
+        except BaseException:
+            self._last = None  # It has the error, whose frames have this object.
+            raise
 
     async def open(self, opening: Awaitable[T]) -> T:
         """Await the coroutine of aiofiles that opens the file, and return the file.
@@ -115,6 +118,9 @@ def _make(call: Future[T], function: Callable[[], T]) -> None:
     try:
         result = function()
     except BaseException as error:  # noqa: BLE001 - The caller has it.
-        call.set_exception(error)
+        # Without this frame, which leads back to the error.
+        call.set_exception(
+            error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        )
     else:
         call.set_result(result)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from gazette_aio.aio.frames import forget_cancellation
 from gazette_aio.aio.owner import Owner
 
 if TYPE_CHECKING:
@@ -128,3 +129,4 @@ class OwnedTask(Owner):
         self.cancel()
         if self._task is not None:
             await asyncio.wait((self._task,))
+            forget_cancellation(self._task)

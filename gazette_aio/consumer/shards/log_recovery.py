@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
+import weakref
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
@@ -56,7 +57,8 @@ class LogRecovery:
     def __init__(self, shard: Shard, host: ShardHost, log: str) -> None:
         self.log = log
         self.hints: pc.GetHintsResponse | None = None
-        self._shard = shard
+        # The replica refers to its recovery: both would wait for a collection of garbage.
+        self._shard: Shard = weakref.proxy(shard)
         self._host = host
         self._player = Player(on_progress=self._count)
         self._counted_bytes = 0

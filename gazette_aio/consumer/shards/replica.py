@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.frames import forget_frames
 from gazette_aio.aio.task import OwnedTask, start_task
 from gazette_aio.client import StrictAppendService
 from gazette_aio.client.appends.futures import AsyncOperation
@@ -40,6 +41,8 @@ from gazette_aio.message.uuid import Clock
 from gazette_aio.protocol.consumer import ReplicaStatus, ShardSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.allocator.model import Assignment, Item
     from gazette_aio.consumer.allocator.observed import LocalItem
@@ -77,9 +80,7 @@ class Replica:
         """Ends when this replica ceases to be the primary, or by the error it failed with."""
         self.appends: StrictAppendService = StrictAppendService(host.client)
         """Appends of this shard: a transaction commits only after those begun within it."""
-        self.status: StatusWriter = StatusWriter(
-            host.store, host.key_space, lambda: self.assignment
-        )
+        self.status: StatusWriter = StatusWriter(host.store, host.key_space, item.assignment)
         """Writes the status of the replica."""
         self.hooks: Hooks = Hooks(host.application, self.id)
         """Hooks of the application."""
@@ -179,7 +180,7 @@ class Replica:
     def update(self, item: LocalItem) -> None:
         """Take another spec, or another state of the assignment."""
         self._item = item
-        self.status.update()
+        self.status.update(item.assignment)
 
     def promote(self) -> None:
         """Become the primary. Idempotent."""
@@ -213,15 +214,26 @@ class Replica:
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self.status.run, name=f"status of shard {self.id}")
-                    tasks.start_soon(self._serve_standby, name=f"standby of shard {self.id}")
-                    tasks.start_soon(self._serve_primary, name=f"primary of shard {self.id}")
+                    for what, work in (
+                        ("status", self.status.run),
+                        ("standby", self._serve_standby),
+                        ("primary", self._serve_primary),
+                    ):
+                        tasks.start_soon(self._serve, work, name=f"{what} of shard {self.id}")
                     await self._has_failed.wait()
                     await self._restart()
                     await anyio.sleep_forever()
         finally:
             self.cancel()
             await finish(self._tear_down())
+
+    async def _serve(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except asyncio.CancelledError:
+            # The library keeps the cancellation of a task in a cycle, and the replica with it.
+            if not self.cancelled.is_set():
+                raise
 
     async def _serve_standby(self) -> None:
         try:
@@ -369,6 +381,9 @@ class Replica:
             await self._destroy(self.store)
         await bounded(self._recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
         await self.hooks.aclose()
+        # What refers to this replica would wait for a collection of garbage, as this would.
+        self._loop = None
+        forget_frames(self._failure)
 
 
 async def _destroyed(store: Store) -> None:

@@ -13,7 +13,7 @@ from gazette_aio.consumer.shards.backoff import retry_seconds
 from gazette_aio.protocol.consumer import ReplicaStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from gazette_aio.consumer.allocator.model import Assignment
     from gazette_aio.consumer.allocator.observed import GroupEntry
@@ -50,14 +50,14 @@ class StatusWriter:
     Args:
         store: Store of the group.
         key_space: Mirror of the group.
-        assignment: Returns the current assignment of the replica.
+        assignment: Assignment of the replica.
     """
 
     def __init__(
         self,
         store: KeyValueStore,
         key_space: KeySpace[GroupEntry],
-        assignment: Callable[[], Assignment],
+        assignment: Assignment,
     ) -> None:
         self._store = store
         self._key_space = key_space
@@ -73,8 +73,9 @@ class StatusWriter:
         self.wanted = merge_status(self.wanted, more) or self.wanted
         self._wake.set()
 
-    def update(self) -> None:
-        """Have the status written again, if another assignment lacks it."""
+    def update(self, assignment: Assignment) -> None:
+        """Take another state of the assignment, and write the status again if it lacks it."""
+        self._assignment = assignment
         if self._missing() is not None:
             self._wake.set()
 
@@ -102,11 +103,11 @@ class StatusWriter:
             self._is_written.set()
 
     def _missing(self) -> ReplicaStatus | None:
-        return merge_status(status_of(self._assignment()), self.wanted)
+        return merge_status(status_of(self._assignment), self.wanted)
 
     async def _attempt(self, attempt: int) -> None:
         # Race: the assignment may have changed during the delay.
-        assignment, status = self._assignment(), self._missing()
+        assignment, status = self._assignment, self._missing()
         if status is None:
             return
         put = Put(assignment.key, status.SerializeToString(), ignore_lease=True)

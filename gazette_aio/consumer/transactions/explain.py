@@ -39,7 +39,10 @@ def failure_of(error: BaseException, cancelled: str) -> Exception:
             raise error
         case asyncio.CancelledError():
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # Its traceback has this frame, and they would wait for a collection.
             return RuntimeError(cancelled)
         case _:
             failure = RuntimeError(repr(error))

@@ -152,7 +152,9 @@ class TransactionRun:
             await self._run()
         except BaseException as error:
             # The hook, and tasks that wait to publish, would wait until the end of the block.
-            self._block.fail(error)
+            # No traceback of a cancellation is kept: its frames lead to the publisher.
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            self._block.fail(asyncio.CancelledError() if is_cancelled else error)
             if self._is_begun:
                 self._is_begun = False
                 # If it started to commit, it may have succeeded nevertheless.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from binascii import hexlify
+from functools import lru_cache
 from itertools import chain
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -81,7 +82,7 @@ class JSONAdapter(Generic[T]):
         self._float_of = attrgetter(*float_members) if len(float_members) == 1 else None
         self._floats_of = attrgetter(*float_members) if len(float_members) > 1 else None
         names = [msgspec.json.encode(name) for name in path]
-        self._uuid_decoder = msgspec.json.Decoder(_nested_type(path))
+        self._uuid_decoder = _uuid_decoder(path)
         self._names = names
         self._top_name = names[0]
         self._head = b"".join(b"{" + name + b":" for name in names) + b'"'
@@ -352,12 +353,14 @@ def _has_escapes(document: bytes) -> bool:
     return b"\\u" in document or b"\\/" in document
 
 
-def _nested_type(path: tuple[str, ...]) -> Any:
+@lru_cache(maxsize=64)
+def _uuid_decoder(path: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    # Kept, because each shard has adapters, and classes are costly to make and to collect.
     kind: Any = Any
     for name in reversed(path):
         field = msgspec.field(default=None, name=name)
         kind = msgspec.defstruct("Stamped", [("member", kind | None, field)]) | None
-    return kind
+    return msgspec.json.Decoder(kind)
 
 
 def _split_at(document: bytes, path: tuple[str, ...]) -> tuple[bytes, bytes]:

@@ -48,7 +48,8 @@ class Recoveries:
         self.beside: list[asyncio.Task[object]] = []
 
     def begin(self) -> LogRecovery:
-        self.recovery = LogRecovery(ClientShard(self.client), self._group.host, LOG)
+        self._shard = ClientShard(self.client)
+        self.recovery = LogRecovery(self._shard, self._group.host, LOG)
         return self.recovery
 
     async def check(self) -> None:

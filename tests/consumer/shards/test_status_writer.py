@@ -69,7 +69,13 @@ async def writing(group, monkeypatch):
     await group.create(shard_spec())
     await group.assign(member=REMOTE)
     store = Counting(group.store)
-    writer = StatusWriter(store, group.key_space, lambda: group.group.assignments(A)[0])
+    writer = StatusWriter(store, group.key_space, group.group.assignments(A)[0])
+
+    def observe(_changes):
+        for assignment in group.group.assignments(A):
+            writer.update(assignment)
+
+    group.key_space.observers.append(observe)
     task = asyncio.create_task(writer.run())
     yield writer, store, group, delays
     task.cancel()
