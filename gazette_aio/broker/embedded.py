@@ -20,6 +20,7 @@ from gazette_aio.broker.grpc_server import new_grpc_server
 from gazette_aio.broker.host.clock import ManualClock
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords, BrokerOptions
+from gazette_aio.protocol.suggestion import suggestion
 from gazette_aio.serving.address import url_host
 from gazette_aio.serving.tls import ServerTLS, read_tls
 
@@ -72,17 +73,18 @@ class EmbeddedBroker(Owner):
                 fields[name] = Path(cast("str", fields[name]))
         if fields.get("clock", ...) is None:
             del fields["clock"]
-        try:
-            self.options: BrokerOptions = BrokerOptions(**fields)
-        except TypeError as error:
-            raise pb.ConfigurationError(f"unknown option: {error}") from None
+        known = BrokerOptions.__dataclass_fields__
+        for name in fields.keys() - known:
+            raise pb.ConfigurationError(
+                f"EmbeddedBroker() has no option {name}{suggestion(name, known)}"
+            )
+        self.options: BrokerOptions = BrokerOptions(**fields)
         clock = self.options.clock
         self.control: BrokerControl = BrokerControl(
             clock if isinstance(clock, ManualClock) else ManualClock(follow=clock)
         )
         """Control by tests: interferes with requests, fails stores, moves time."""
-        self.endpoint: str = ""
-        """Endpoint URL of the gRPC service, empty while the broker isn't running."""
+        self._endpoint = ""
         self.http_endpoint: str = ""
         """Endpoint URL of the HTTP gateway, empty while there's none."""
         self._files = files or FileOps()
@@ -94,7 +96,7 @@ class EmbeddedBroker(Owner):
         self._stopping: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<EmbeddedBroker {self.endpoint or 'stopped'} {self._core!r}>"
+        return f"<EmbeddedBroker {self._endpoint or 'stopped'} {self._core!r}>"
 
     def __del__(self) -> None:
         if getattr(self, "_core", None) is not None:
@@ -143,7 +145,7 @@ class EmbeddedBroker(Owner):
             await server.start()
             if self._gateway is not None:
                 await self._gateway.start()
-            self.endpoint = endpoint
+            self._endpoint = endpoint
             self.http_endpoint = http_endpoint
         except BaseException:
             await self.stop(0.0)
@@ -183,7 +185,7 @@ class EmbeddedBroker(Owner):
         await self.stop()
 
     async def _stop(self, grace: float) -> None:
-        self.endpoint = self.http_endpoint = ""
+        self._endpoint = self.http_endpoint = ""
         core, self._core = self._core, None
         server, self._server = self._server, None
         gateway, self._gateway = self._gateway, None
@@ -203,6 +205,16 @@ class EmbeddedBroker(Owner):
             await core.aclose()
         if temporary is not None:
             await in_thread(shutil.rmtree, temporary, ignore_errors=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Endpoint URL of the gRPC service of the running broker.
+
+        Raises:
+            ConfigurationError: The broker isn't running.
+        """
+        self._running()
+        return self._endpoint
 
     @property
     def process_id(self) -> pb.ProcessSpec.ID:
@@ -260,7 +272,9 @@ class EmbeddedBroker(Owner):
 
     def _running(self) -> BrokerCore:
         if self._core is None:
-            raise RuntimeError("the broker isn't running")
+            raise pb.ConfigurationError(
+                "the broker isn't running: use `async with EmbeddedBroker() as broker`"
+            )
         return self._core
 
 

@@ -19,7 +19,7 @@ from gazette_aio.client.listing.fragment_calls import (
     list_all_fragments,
 )
 from gazette_aio.client.listing.watched_list import POLL_INTERVAL, WatchedList
-from gazette_aio.client.options import DEFAULT_ADDRESS, variable
+from gazette_aio.client.options import address_or_default
 from gazette_aio.client.reads.retry_reader import RetryReader
 from gazette_aio.protocol.journal import encodable
 
@@ -335,4 +335,4 @@ def connect(address: str | None = None, **options: Unpack[ClientOptions]) -> Jou
         async with connect("http://localhost:8080") as client:
             await client.append("a/journal", b"content")
     """
-    return JournalClient(address or variable("BROKER_ADDRESS", DEFAULT_ADDRESS), **options)
+    return JournalClient(address_or_default(address, "BROKER_ADDRESS"), **options)

@@ -24,6 +24,7 @@ from gazette_aio.client.rpc.dispatch import Dispatcher
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
 from gazette_aio.client.rpc.stub import JournalStub
 from gazette_aio.client.status import ClientStatus, total_appends
+from gazette_aio.protocol.suggestion import suggestion
 
 if TYPE_CHECKING:
     import os
@@ -81,7 +82,9 @@ class ClientContext:
 
     def __init__(self, address: str, options: ClientOptions) -> None:
         if unknown := options.keys() - ClientOptions.__optional_keys__:
-            raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
+            name = min(unknown)
+            hint = suggestion(name, ClientOptions.__optional_keys__)
+            raise TypeError(f"connect() has no option {name}{hint}")
         self.metrics: Metrics = options.get("metrics") or NoMetrics()
         """Receives counts."""
         self.tracing: Tracing | None = options.get("tracing")

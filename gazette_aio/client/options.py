@@ -112,6 +112,22 @@ def variable(name: str, default: str = "", environment: Mapping[str, str] | None
     return (os.environ if environment is None else environment).get(name) or default
 
 
+def address_or_default(address: str | None, name: str) -> str:
+    """Return an address, or that of the variable `name` of the environment if it's None.
+
+    Raises:
+        ConfigurationError: The address is empty, as the endpoint of a server that doesn't run.
+    """
+    if address is None:
+        return variable(name, DEFAULT_ADDRESS)
+    if not address:
+        raise pb.ConfigurationError(
+            "the address is empty: a server has an endpoint only while it runs, as within "
+            f"`async with EmbeddedBroker() as broker`; None is the address of ${name}"
+        )
+    return address
+
+
 def cache_size_from_environment(
     prefix: str = "BROKER", environment: Mapping[str, str] | None = None
 ) -> int:

@@ -142,7 +142,7 @@ class _Partitions:
             self._listing = listing
             self._hashes = None
         if not self._targets:
-            raise EmptyListResponseError("empty ListResponse")
+            raise EmptyListResponseError("empty ListResponse: no journal matches the partitions")
         return self._targets
 
     def name_hashes(self) -> list[int]:

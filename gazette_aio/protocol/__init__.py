@@ -68,6 +68,7 @@ from gazette_aio.protocol.errors import (
     FrameTooLargeError,
     FramingError,
     GazetteError,
+    ListenError,
     LockedError,
     MappingError,
     MixedTransactionError,
@@ -85,6 +86,7 @@ from gazette_aio.protocol.errors import (
     TransportError,
     UnexpectedEOFError,
     UnrecognizedContentTypeError,
+    UsageError,
     ValidationError,
 )
 from gazette_aio.protocol.fragment import (
@@ -239,6 +241,7 @@ __all__ = [
     "LabelSet",
     "ListRequest",
     "ListResponse",
+    "ListenError",
     "LockedError",
     "MappingError",
     "Metadata",
@@ -284,6 +287,7 @@ __all__ = [
     "UnknownShardStatusError",
     "UnknownStatusError",
     "UnrecognizedContentTypeError",
+    "UsageError",
     "ValidationError",
     "Verifier",
     "WrongAppendOffsetError",

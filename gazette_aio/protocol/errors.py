@@ -34,7 +34,9 @@
     ├── StoreError
     │   └── LockedError
     ├── AuthorizationError
-    └── ConfigurationError
+    ├── ConfigurationError
+    │   └── ListenError
+    └── UsageError(RuntimeError)
 
 All of them pickle, and have attributes such as `journal`, `offset` and `attempt`.
 """
@@ -342,3 +344,11 @@ class AuthorizationError(GazetteError):
 
 class ConfigurationError(GazetteError):
     """An option, environment variable or optional dependency is missing or invalid."""
+
+
+class ListenError(ConfigurationError):
+    """A server can't listen on its address; the text says why, and what to do."""
+
+
+class UsageError(GazetteError, RuntimeError):
+    """An object isn't in a state that allows the call: it's closed, not entered, or in use."""

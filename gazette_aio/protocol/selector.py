@@ -77,6 +77,9 @@ def parse_label_selector(text: str) -> LabelSelector:
     )
 
 
+_GRAMMAR: Final = ": write label=value, label in (a,b), name:prefix=a/, or several with commas"
+
+
 def _parse(text: str) -> bytes:
     include, exclude = _Labels(), _Labels()
     at = 0
@@ -92,7 +95,7 @@ def _parse(text: str) -> bytes:
             break
         else:
             raise ValidationError(
-                f"could not match {quote(text[at:])} to a label selector expression"
+                f"could not match {quote(text[at:])} to a label selector expression{_GRAMMAR}"
             )
     selector = LabelSelector(include=include.build(), exclude=exclude.build())
     validate_label_selector(selector)
@@ -122,7 +125,7 @@ def _parse_list(text: str, expression: re.Match[str]) -> Iterator[str]:
         if (match := _LIST_ITEM.match(text, begin, end)) is None:
             raise ValidationError(
                 f"parsing {quote(text[expression.start() :])}: could not match "
-                f"{quote(text[begin:end])} to a label selector set expression"
+                f"{quote(text[begin:end])} to a label selector set expression{_GRAMMAR}"
             )
         yield match[1]
         begin = match.end()

@@ -27,6 +27,8 @@ class StatusError(GazetteError):
     """Number of the status."""
     endpoint: str = ""
     """Endpoint that the client called; empty if it isn't known."""
+    explanation: ClassVar[str] = ""
+    """Meaning of the status, and the remedy if there's one; empty for an unknown status."""
 
     subject: ClassVar[str]
     """Attribute with the name of the journal or shard: `journal` or `shard`."""
@@ -54,11 +56,12 @@ class StatusError(GazetteError):
         super().__init__(detail)
 
     def __str__(self) -> str:
-        return self._text(self.endpoint)
+        text = self._text(self.endpoint)
+        return f"{text}: {self.explanation}" if self.explanation else text
 
     @property
     def text_without_endpoint(self) -> str:
-        """Text of the error without the endpoint of the server."""
+        """Text of the error without the endpoint of the server, and without the explanation."""
         return self._text("")
 
     def _text(self, endpoint: str) -> str:
@@ -118,11 +121,15 @@ class UnknownStatusError(BrokerStatusError):
 class JournalNotFoundError(BrokerStatusError, status=pb.Status.JOURNAL_NOT_FOUND):
     """No such journal, or the caller is not authorized to see it."""
 
+    explanation = "no such journal, or the token doesn't cover it"
+
 
 class NoJournalPrimaryBrokerError(
     BrokerStatusError, status=pb.Status.NO_JOURNAL_PRIMARY_BROKER, retryable=True
 ):
     """The journal has no primary broker at present."""
+
+    explanation = "no broker is the journal's primary now"
 
 
 class NotJournalPrimaryBrokerError(
@@ -136,6 +143,8 @@ class InsufficientJournalBrokersError(
 ):
     """The journal has fewer brokers than its replication requires."""
 
+    explanation = "too few brokers for the journal's replication"
+
 
 class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROKER, retryable=True):
     """The broker isn't a replica of the journal, and the request forbids to proxy."""
@@ -143,6 +152,8 @@ class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROK
 
 class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_YET_AVAILABLE):
     """A non-blocking read reached the write head."""
+
+    explanation = "the offset is beyond the journal's write head"
 
 
 class WrongRouteError(BrokerStatusError, status=pb.Status.WRONG_ROUTE, retryable=True):
@@ -156,29 +167,43 @@ class ProposalMismatchError(BrokerStatusError, status=pb.Status.PROPOSAL_MISMATC
 class EtcdTransactionFailedError(BrokerStatusError, status=pb.Status.ETCD_TRANSACTION_FAILED):
     """An expected revision of an Apply differs; nothing was applied."""
 
+    explanation = "a journal exists already, or was changed or deleted meanwhile: list it again"
+
 
 class NotAllowedError(BrokerStatusError, status=pb.Status.NOT_ALLOWED):
     """The flags of the journal, or its suspension, forbid the operation."""
+
+    explanation = "the journal's flags, such as O_RDONLY, or its suspension don't allow this"
 
 
 class WrongAppendOffsetError(BrokerStatusError, status=pb.Status.WRONG_APPEND_OFFSET):
     """The explicit offset of an append isn't the write head."""
 
+    explanation = "the offset isn't the journal's write head"
+
 
 class IndexHasGreaterOffsetError(BrokerStatusError, status=pb.Status.INDEX_HAS_GREATER_OFFSET):
     """Stored fragments end beyond the write head, which must be reset explicitly."""
+
+    explanation = "stored fragments end beyond the write head"
 
 
 class RegisterMismatchError(BrokerStatusError, status=pb.Status.REGISTER_MISMATCH):
     """The registers of the journal don't match the selector of an append."""
 
+    explanation = "the journal's registers don't match"
+
 
 class SuspendedError(BrokerStatusError, status=pb.Status.SUSPENDED):
     """The journal is suspended."""
 
+    explanation = "the journal is suspended: an append resumes it"
+
 
 class FragmentStoreUnhealthyError(BrokerStatusError, status=pb.Status.FRAGMENT_STORE_UNHEALTHY):
     """The first fragment store of the journal fails its health checks."""
+
+    explanation = "the journal's first fragment store can't be used"
 
 
 def status_error(
@@ -236,21 +261,31 @@ class UnknownShardStatusError(ShardStatusError):
 class ShardNotFoundError(ShardStatusError, status=pc.Status.SHARD_NOT_FOUND):
     """No such shard, or the caller is not authorized to see it."""
 
+    explanation = "no such shard, or the token doesn't cover it"
+
 
 class NoShardPrimaryError(ShardStatusError, status=pc.Status.NO_SHARD_PRIMARY, retryable=True):
     """The shard has no primary at present."""
+
+    explanation = "the shard has no primary now"
 
 
 class NotShardPrimaryError(ShardStatusError, status=pc.Status.NOT_SHARD_PRIMARY, retryable=True):
     """The member isn't primary of the shard, and the request forbids to proxy."""
 
+    explanation = "this member isn't the shard's primary"
+
 
 class ShardEtcdTransactionFailedError(ShardStatusError, status=pc.Status.ETCD_TRANSACTION_FAILED):
     """An expected revision of an Apply differs, or assignments changed; nothing was written."""
 
+    explanation = "a shard exists already, or was changed or deleted meanwhile: list it again"
+
 
 class ShardStoppedError(ShardStatusError, status=pc.Status.SHARD_STOPPED, retryable=True):
     """The primary of the shard ended, because it failed or was assigned elsewhere."""
+
+    explanation = "the shard has stopped, or failed"
 
 
 def shard_status_error(

@@ -119,7 +119,7 @@ async def listen(
         tls: Context of HTTPS; None is plain HTTP.
 
     Raises:
-        ConfigurationError: The address can't be listened on.
+        ListenError: The address can't be listened on.
 
     Cancellation: safe — the caller cleans up.
     """
@@ -134,7 +134,7 @@ async def listen(
             sockets.pop()  # The runner closes it.
         Connections(host, bound).leave_children(runner.server)
     except OSError as error:
-        raise pb.ConfigurationError(
+        raise pb.ListenError(
             f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
         ) from error
     finally:

@@ -100,7 +100,7 @@ class GrpcServer:
             credentials: Credentials of TLS; None is plaintext.
 
         Raises:
-            ConfigurationError: The address can't be listened on.
+            ListenError: The address can't be listened on.
         """
         port = self._bind(host, port, credentials)
         connections = self._connections = Connections(host, port)
@@ -122,7 +122,7 @@ class GrpcServer:
         except RuntimeError as error:
             # Wire: gRPC has the reason in the text of its log only.
             reason = probe(host, port) or "the library doesn't say why"
-            raise pb.ConfigurationError(f"unable to listen on {address}: {reason}") from error
+            raise pb.ListenError(f"unable to listen on {address}: {reason}") from error
 
     async def bind_socket(self, path: Path, mode: int) -> None:
         """Listen on a Unix socket.
@@ -132,7 +132,7 @@ class GrpcServer:
             mode: Permissions of its file.
 
         Raises:
-            ConfigurationError: The path can't be listened on.
+            ListenError: The path can't be listened on.
 
         Cancellation: safe.
         """
@@ -144,7 +144,7 @@ class GrpcServer:
             try:
                 await socket.bind(lambda: server.add_insecure_port(f"unix:{path}"))
             except RuntimeError as error:
-                raise pb.ConfigurationError(f"unable to listen on unix://{path}") from error
+                raise pb.ListenError(f"unable to listen on unix://{path}") from error
 
         await bind()
         self._bind_anew = bind

@@ -150,7 +150,7 @@ async def test_port_in_use(cli, gazette_broker, tmp_path):
 
     done = await cli("serve", f"--port={port}", "--http-port=0", f"--data-dir={tmp_path / 'other'}")
 
-    assert (done.code, done.out) == (2, b"")
+    assert (done.code, done.out) == (1, b"")
     assert f"127.0.0.1:{port}" in done.err
     assert done.err.count("\n") == 1
 

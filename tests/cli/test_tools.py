@@ -287,11 +287,19 @@ async def test_a_broker_is_no_consumer(broker_cli: Any, gazette_broker: Any) -> 
     assert found.json[-1]["remedy"] == "set $CONSUMER_ADDRESS to that of a consumer"
 
 
-def test_findings_of_rpcs() -> None:
-    error = pb.TransportError("PERMISSION_DENIED", "text")
-    finding = diagnosis.rpc_failure("broker", error, has_token=True)
+@pytest.mark.parametrize(
+    ("code", "text", "has_token", "remedy"),
+    [
+        ("PERMISSION_DENIED", "text", True, "the token doesn't allow to list"),
+        ("UNAUTHENTICATED", "token is expired", True, "the token has expired"),
+        ("UNAUTHENTICATED", "signature is invalid", True, "differs from the server's keys"),
+        ("UNAUTHENTICATED", "missing", False, "set $BROKER_AUTH_KEYS or $BROKER_AUTH_TOKEN"),
+    ],
+)
+def test_findings_of_rpcs(code: str, text: str, has_token: bool, remedy: str) -> None:
+    error = pb.TransportError(code, text)
 
-    assert "doesn't allow" in finding.remedy
+    assert remedy in diagnosis.rpc_failure("broker", error, has_token=has_token).remedy
 
 
 async def test_bench(broker_cli: Any, gazette_client: Any, journal: str) -> None:

@@ -91,7 +91,7 @@ async def test_unknown_journal(broker_cli):
 
         assert (done.code, done.out) == (1, b"")
         assert done.err == (
-            "gazette-aio: no such journal: no/such/journal (JOURNAL_NOT_FOUND)\n"
+            "gazette-aio: no such journal, or the token doesn't cover it: no/such/journal (JOURNAL_NOT_FOUND)\n"
         ), done.err
 
 

@@ -22,7 +22,10 @@ from tests.client.support import JOURNAL, header, refusal, spec
 
 async def test_a_missing_journal_is_named(tmp_path: Path) -> None:
     async with EmbeddedBroker(fsync="off") as broker, connect(broker.endpoint) as client:
-        expected = f"JOURNAL_NOT_FOUND (journal no/such at {broker.endpoint})"
+        expected = (
+            f"JOURNAL_NOT_FOUND (journal no/such at {broker.endpoint}): "
+            "no such journal, or the token doesn't cover it"
+        )
         for call in (
             client.append("no/such", b"data"),
             client.list_fragments("no/such"),
@@ -133,12 +136,18 @@ async def test_refusals_of_appends_and_reads_name_the_endpoint(
     )
     with pytest.raises(pb.NotAllowedError) as raised:
         await client.append(JOURNAL, b"data")
-    assert str(raised.value) == f"NOT_ALLOWED (journal {JOURNAL} at {broker.endpoint})"
+    assert str(raised.value) == (
+        f"NOT_ALLOWED (journal {JOURNAL} at {broker.endpoint}): "
+        "the journal's flags, such as O_RDONLY, or its suspension don't allow this"
+    )
     while broker.append_requests.qsize():
         broker.append_requests.get_nowait()
     broker.read_responses.put_nowait(refusal(pb.Status.NOT_ALLOWED))
     broker.finish()
     with pytest.raises(pb.NotAllowedError) as raised:
         await client.read(JOURNAL).read()
-    assert str(raised.value) == f"NOT_ALLOWED (journal {JOURNAL} at {broker.endpoint})"
+    assert str(raised.value) == (
+        f"NOT_ALLOWED (journal {JOURNAL} at {broker.endpoint}): "
+        "the journal's flags, such as O_RDONLY, or its suspension don't allow this"
+    )
     await broker.read_requests.get()

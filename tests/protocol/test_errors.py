@@ -70,6 +70,8 @@ EXAMPLES: list[pb.GazetteError] = [
     pb.LockedError("text"),
     pb.AuthorizationError("text"),
     pb.ConfigurationError("text"),
+    pb.ListenError("text"),
+    pb.UsageError("text"),
 ]
 
 
@@ -85,6 +87,10 @@ def classes() -> list[type[pb.GazetteError]]:
     return found
 
 
+def explanation(error: pb.StatusError) -> str:
+    return f": {error.explanation}" if error.explanation else ""
+
+
 def test_every_status_has_its_class():
     for status in pb.Status.values():
         if status == pb.Status.OK:
@@ -94,8 +100,9 @@ def test_every_status_has_its_class():
         words = pb.Status.Name(status).split("_")
         assert type(error).__name__ == "".join(map(str.capitalize, words)) + "Error"
         assert type(error).status == error.status == status
-        assert str(error) == f"{pb.Status.Name(status)} (journal a/journal)"
-        assert str(status_error(status, "text")) == f"text: {pb.Status.Name(status)}"
+        name, explained = pb.Status.Name(status), explanation(error)
+        assert str(error) == f"{name} (journal a/journal){explained}"
+        assert str(status_error(status, "text")) == f"text: {name}{explained}"
 
 
 def test_an_unknown_status_keeps_its_number():
@@ -112,8 +119,10 @@ def test_every_status_of_a_shard_has_its_class():
         assert type(error) is not pb.UnknownShardStatusError
         assert type(error).status == error.status == status
         name = statuses.Name(status)
-        assert str(error) == f"{name} (shard a-shard at http://host)"
-        assert str(shard_status_error(status, "text")) == f"text: {name}"
+        explained = explanation(error)
+        assert str(error) == f"{name} (shard a-shard at http://host){explained}"
+        assert str(shard_status_error(status, "text")) == f"text: {name}{explained}"
+        assert error.text_without_endpoint == f"{name} (shard a-shard)"
         # The numbers of brokers mean something else.
         assert not isinstance(error, pb.BrokerStatusError)
     stopped = shard_status_error(statuses.SHARD_STOPPED)

@@ -79,10 +79,15 @@ def test_meta_labels():
         assert listed(pb.label_set_ext(spec)) == case["result"]
 
 
+def without_grammar(error: str | None) -> str | None:
+    return error and error.partition(": write label=value, ")[0]
+
+
 def test_parsing_of_selectors():
     for case in load("parse_selector"):
         error = error_of(pb.parse_label_selector, case["input"])
-        assert error == case["error"], case["input"]
+        # A text about the grammar also shows it.
+        assert without_grammar(error) == case["error"], case["input"]
         if error is not None:
             continue
         parsed = pb.parse_label_selector(case["input"])

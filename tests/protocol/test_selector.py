@@ -162,6 +162,8 @@ def test_canonical_text(text: str, canonical: str):
     ],
 )
 def test_errors(text: str, error: str):
+    if "could not match" in error:
+        error += ": write label=value, label in (a,b), name:prefix=a/, or several with commas"
     assert error_of(pb.parse_label_selector, text) == error
 
 

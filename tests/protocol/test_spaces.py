@@ -7,7 +7,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.consumer import ShardSpec
 from gazette_aio.protocol.spaces.algebra import SpecAlgebra
-from gazette_aio.protocol.spaces.reader import TreeReader, read_document, read_label
+from gazette_aio.protocol.spaces.reader import TreeReader, read_document, read_labels
 from gazette_aio.protocol.spaces.writer import MappingWriter, write_document, write_label
 
 SHARDS = SpecAlgebra[ShardSpec]("sources", "hot_standbys", "max_txn_duration", "disable")
@@ -53,16 +53,17 @@ def test_documents_round_trip():
 
     def read(reader: TreeReader) -> list[object]:
         fields = reader.fields(frozenset({"id", "max_txn_duration", "disable", "labels"}))
-        labels = [read_label(item) for item in fields["labels"].items()]
         return [
             fields["id"].text(),
             fields["max_txn_duration"].duration(),
             fields["disable"].flag(),
-            pb.LabelSet(labels=labels),
+            pb.LabelSet(labels=read_labels(fields["labels"])),
         ]
 
     expected = ["on", 60 * 10**9, False, pb.label_set("tag", "", "env:prefix", "p")]
     assert read_document(text, "x.yaml", read) == expected
     assert read_document("", "x.yaml", read) is None
-    with pytest.raises(pb.ValidationError, match=r"^x\.yaml:2: idd: unknown key$"):
+    with pytest.raises(
+        pb.ValidationError, match=r"^x\.yaml:2: idd: unknown key: did you mean 'id'\?$"
+    ):
         read_document("\nidd: x", "x.yaml", read)

@@ -67,7 +67,7 @@ class HttpGateway:
             tls: Context of HTTPS; None is plain HTTP.
 
         Raises:
-            ConfigurationError: The address can't be listened on.
+            ListenError: The address can't be listened on.
 
         Cancellation: safe.
         """
@@ -83,7 +83,7 @@ class HttpGateway:
         try:
             listener = await bound_listener(server, host, port)
         except OSError as error:
-            raise pb.ConfigurationError(
+            raise pb.ListenError(
                 f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
             ) from error
         self._listener = listener if tls is None else _secured(listener, server, tls)

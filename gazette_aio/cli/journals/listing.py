@@ -11,7 +11,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.messages import prototext, tree_of
-from gazette_aio.cli.shell.output import print_json, print_table, print_text
+from gazette_aio.cli.shell.output import print_json, print_line, print_table, print_text
 from gazette_aio.cli.specs.files import parse_selector
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def list_journals(
     parsed = parse_selector(selector)
 
     def show(listing: pb.ListResponse) -> None:
+        if selector and not listing.journals:
+            print_line(f"gazette-aio: no journal matches {selector!r}", err=True)
         _print(listing, "json" if as_json else output, labels, columns)
 
     asyncio.run((_watch if watch else _list)(connection, parsed, show))

@@ -90,6 +90,8 @@ def list_(
     output = "json" if as_json else output
     asked = columns["lag"] and output in {"table", "json"}
     listing, lags = asyncio.run(_list(consumer, connection, parsed, lag=asked))
+    if selector and not listing.shards:
+        print_line(f"gazette-aio: no shard matches {selector!r}", err=True)
     match output:
         case "json":
             tree = tree_of(listing)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import enum
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol import consumer as pc
 
 
 class ExitCode(enum.IntEnum):
@@ -66,49 +65,26 @@ class UnreachableError(CommandError):
         super().__init__(text + because)
 
 
-_STATUS_TEXTS: dict[int, str] = {
-    pb.Status.JOURNAL_NOT_FOUND: "no such journal",
-    pb.Status.NO_JOURNAL_PRIMARY_BROKER: "no broker is the journal's primary now",
-    pb.Status.INSUFFICIENT_JOURNAL_BROKERS: "too few brokers for the journal's replication",
-    pb.Status.OFFSET_NOT_YET_AVAILABLE: "the offset is beyond the journal's write head",
-    pb.Status.FRAGMENT_STORE_UNHEALTHY: (
-        "the journal's first fragment store can't be used; `journals store-health URL` says why"
+_COMMANDS: dict[type[BaseException], str] = {
+    pb.FragmentStoreUnhealthyError: "; `journals store-health URL` says why",
+    pb.EtcdTransactionFailedError: (
+        "; `journals apply --dry-run` names it, and `journals list -o yaml` prints its revision"
     ),
-    pb.Status.NOT_ALLOWED: "the journal's flags or suspension don't allow this",
-    pb.Status.WRONG_APPEND_OFFSET: "the offset isn't the journal's write head",
-    pb.Status.REGISTER_MISMATCH: "the journal's registers don't match",
-    pb.Status.SUSPENDED: "the journal is suspended",
-    pb.Status.ETCD_TRANSACTION_FAILED: (
-        "a journal exists already, or was changed or deleted meanwhile; "
-        "`journals apply --dry-run` names it, and `journals list -o yaml` prints its revision"
-    ),
-    pb.Status.INDEX_HAS_GREATER_OFFSET: "stored fragments end beyond the write head",
+    pb.ShardEtcdTransactionFailedError: "; `shards list -o yaml` prints revisions",
 }
-
-
-_SHARD_STATUS_TEXTS: dict[int, str] = {
-    pc.Status.SHARD_NOT_FOUND: "no such shard",
-    pc.Status.NO_SHARD_PRIMARY: "the shard has no primary now",
-    pc.Status.NOT_SHARD_PRIMARY: "this member isn't the shard's primary",
-    pc.Status.ETCD_TRANSACTION_FAILED: (
-        "a shard exists already, or was changed or deleted meanwhile; "
-        "`shards list -o yaml` prints revisions"
-    ),
-    pc.Status.SHARD_STOPPED: "the shard has stopped, or failed",
-}
+"""Commands that help after an error."""
 
 
 def explain(error: BaseException) -> str:
     """Return one line that describes an error to a person."""
     match error:
-        case pb.BrokerStatusError():
-            text = _STATUS_TEXTS.get(error.status, "the broker refused")
-            journal = f": {error.journal}" if error.journal else ""
-            line = f"{_nothing_applied(error)}{text}{journal} ({error.status_name})"
-        case pb.ShardStatusError():
-            text = _SHARD_STATUS_TEXTS.get(error.status, "the consumer refused")
-            shard = f": {error.shard}" if error.shard else ""
-            line = f"{_nothing_applied(error)}{text}{shard} ({error.status_name})"
+        case pb.StatusError():
+            peer = "broker" if isinstance(error, pb.BrokerStatusError) else "consumer"
+            text = error.explanation or f"the {peer} refused"
+            name = getattr(error, error.subject)
+            subject = f": {name}" if name else ""
+            command = _COMMANDS.get(type(error), "")
+            line = f"{_nothing_applied(error)}{text}{command}{subject} ({error.status_name})"
         case pb.FramingError() | pb.ReadError() if error.journal and error.journal not in str(
             error
         ):
@@ -121,7 +97,7 @@ def explain(error: BaseException) -> str:
     return " ".join(line.split())
 
 
-def _nothing_applied(error: pb.BrokerStatusError | pb.ShardStatusError) -> str:
+def _nothing_applied(error: pb.StatusError) -> str:
     kinds = (pb.EtcdTransactionFailedError, pb.ShardEtcdTransactionFailedError)
     return "nothing was applied: " if isinstance(error, kinds) and not error.applied else ""
 
@@ -137,6 +113,8 @@ def exit_code(error: BaseException) -> ExitCode:
     match error:
         case _ if lacks_extra(error):
             return ExitCode.USAGE
+        case pb.ListenError():
+            return ExitCode.FAILED
         case InputError() | pb.ConfigurationError():
             return ExitCode.USAGE
         case BrokenPipeError():

@@ -111,6 +111,8 @@ def rpc_failure(peer: str, error: pb.GazetteError, *, has_token: bool) -> Findin
     code = error.code if isinstance(error, pb.TransportError) else ""
     detail = " ".join(str(error).split())
     match code:
+        case "UNAUTHENTICATED" if "expired" in detail:
+            remedy = "the token has expired: ask for a new one, and compare clocks"
         case "UNAUTHENTICATED" if has_token:
             remedy = f"${prefix}_AUTH_KEYS differs from the server's keys, or clocks differ"
         case "UNAUTHENTICATED":

@@ -322,7 +322,8 @@ class RetryReader(JournalReader):
         self._check_open()
         if self._cancelled:
             raise asyncio.CancelledError("the reader was cancelled")
-        assert self._task is None, "two tasks use one reader"
+        if self._task is not None:
+            raise pb.UsageError(f"two tasks use one reader, of {self.journal}")
         self._task = asyncio.current_task()
 
     def _interrupted_by_cancel(self) -> None:

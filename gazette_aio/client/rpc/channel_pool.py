@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from gazette_aio.aio.task import start_task
-from gazette_aio.client.rpc.errors import closed_channel_is_an_error
+from gazette_aio.client.rpc.errors import closed_channel_is_an_error, connection_failure
 from gazette_aio.client.rpc.member_choice import MemberState
 from gazette_aio.client.status import MemberStatus
 from gazette_aio.protocol import service
@@ -150,7 +150,7 @@ class MemberConnection(Generic[MethodsT]):
         # Wire: gRPC reports the reason to RPCs only.
         if (error := await self._probe(_FAILURE_SECONDS)) is None:
             return ""
-        details = error.details() or ""
+        details = connection_failure(error.details() or "")
         proxy = proxy_of_endpoint(self.endpoint)
         return details if proxy is None else f"{details} (through the proxy {proxy})"
 

@@ -16,6 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
+_CONNECTION_REMEDIES: Final = (
+    ("http1.x server", "the server speaks HTTP/1, not gRPC: give the port of gRPC"),
+    ("WRONG_VERSION_NUMBER", "the server doesn't speak TLS: write http:// in the address"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate isn't trusted: name its authority by tls=TLSOptions(ca_file=…)",
+    ),
+    (
+        "Socket closed",
+        "the server ends connections at once: if it speaks TLS, write https:// in the address",
+    ),
+)
+"""Remedies of failed connections, by parts of gRPC's texts."""
+
+
+_AUTH_REMEDY: Final = ": pass auth=KeyedAuth(…) or auth=BearerAuth(…)"
+
+
+def connection_failure(details: str) -> str:
+    """Return gRPC's text of a failure, with the remedy if it's that of a connection, and known."""
+    if "failed to connect" not in details:
+        return details
+    for part, remedy in _CONNECTION_REMEDIES:
+        if part in details:
+            return f"{remedy} ({details})"
+    return details
+
+
 def transport_error(
     error: grpc.aio.AioRpcError, *, endpoint: str = "", journal: str = "", peer: str = "broker"
 ) -> pb.TransportError:
@@ -23,7 +51,7 @@ def transport_error(
 
     Args:
         error: Failure of the RPC.
-        endpoint: Endpoint called, for the text of UNAVAILABLE.
+        endpoint: Endpoint called, for the texts of UNAVAILABLE and UNAUTHENTICATED.
         journal: Journal of the request, or empty.
         peer: Kind of the member at the endpoint.
     """
@@ -31,7 +59,9 @@ def transport_error(
     details = error.details() or ""
     retryable = is_transient(code.name, details)
     if code is grpc.StatusCode.UNAVAILABLE and endpoint:
-        details = f"{peer} {endpoint}: {details}"
+        details = f"{peer} {endpoint}: {connection_failure(details)}"
+    if code is grpc.StatusCode.UNAUTHENTICATED and endpoint:
+        details = f"{peer} {endpoint}: {details}{_AUTH_REMEDY if 'missing' in details else ''}"
     mapped = pb.TransportError(code.name, details, journal=journal, retryable=retryable)
     # Invariant: an error that is kept doesn't keep its RPC, which the traceback leads to.
     mapped.__cause__ = error.with_traceback(None)

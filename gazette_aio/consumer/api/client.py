@@ -9,7 +9,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.client.auth import authorizer
 from gazette_aio.client.context import CONNECT_SECONDS, chosen_router
 from gazette_aio.client.deadline import Deadline, checked_timeout
-from gazette_aio.client.options import DEFAULT_ADDRESS, DEFAULT_ZONE, TLSOptions, variable
+from gazette_aio.client.options import DEFAULT_ZONE, TLSOptions, address_or_default, variable
 from gazette_aio.client.retry import RetryPolicy
 from gazette_aio.client.rpc.dispatch import Dispatcher
 from gazette_aio.consumer.api.stub import ShardMethods, ShardStub
@@ -146,4 +146,4 @@ def connect_shards(
         ConfigurationError: An option is invalid.
         TypeError: An option is unknown.
     """
-    return ShardClient(address or variable("CONSUMER_ADDRESS", DEFAULT_ADDRESS), **options)
+    return ShardClient(address_or_default(address, "CONSUMER_ADDRESS"), **options)

@@ -80,7 +80,8 @@ class Publisher(Generic[T]):
 
     Raises:
         ValidationError: The producer ID isn't of six bytes.
-        TypeError: `adapter` is no Adapter, but the class of messages, for example.
+        TypeError: `appends` is no AppendService but a client, for example; or `adapter` is no
+            Adapter but the class of messages.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class Publisher(Generic[T]):
         clock: Clock | None = None,
         allow_mixed: bool = False,
     ) -> None:
+        if not hasattr(appends, "try_append"):
+            raise TypeError(f"appends: expected client.appends, not {appends!r}")
         _require_adapter(adapter)
         if producer is not None and len(producer) != 6:
             raise ValidationError("a producer ID has six bytes")

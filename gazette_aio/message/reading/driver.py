@@ -20,7 +20,7 @@ from gazette_aio.message.reading.flow import (
 from gazette_aio.message.reading.inputs import Inputs
 from gazette_aio.message.reading.journal_input import C
 from gazette_aio.message.reading.sources import SelectedSource
-from gazette_aio.protocol.errors import GazetteError, OffsetJumpError, ReplayError
+from gazette_aio.protocol.errors import GazetteError, OffsetJumpError, ReplayError, UsageError
 from gazette_aio.protocol.status_errors import JournalNotFoundError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class FlowDriver(Owner, Generic[C, Out]):
         )
         if read_ahead:
             _keep_freed_memory(buffer_bytes)
-        self._closed = False
+        self._closed = self._is_busy = False
         self._reader: RetryReader | None = None  # Of a replay.
         self._retired = Closing()  # Readers of ended replays.
         self._threads: ThreadPoolExecutor | None = None
@@ -101,10 +101,19 @@ class FlowDriver(Owner, Generic[C, Out]):
                 continues after it.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 outputs of other journals. The replay is retried when none of them is ready.
+            UsageError: Another task waits for outputs.
 
         Cancellation: safe.
         """
-        self.is_used = True
+        if self._is_busy:
+            raise UsageError(f"two tasks use one {self._name}: give each task its own")
+        self.is_used = self._is_busy = True
+        try:
+            return await self._next()
+        finally:
+            self._is_busy = False
+
+    async def _next(self) -> Out:
         if self.unpaused >= TURN:
             # A loop over messages that are all at hand lets other tasks have turns, too.
             await self._pause()

@@ -323,6 +323,11 @@ class ReadCommittedIter(MessageIterator[T]):
         allow_replay_gaps: bool = False,
         **options: Unpack[ReadOptions],
     ) -> None:
+        if checkpoint is not None and not hasattr(checkpoint, "offsets"):
+            raise ConfigurationError(
+                f"checkpoint must be a SequencerCheckpoint, not {type(checkpoint).__name__}: "
+                "SequencerCheckpoint.from_json() reads its text"
+            )
         if sequencer is not None and checkpoint is not None:
             raise ConfigurationError("a sequencer has its own checkpoint: pass either of them")
         if sequencer is not None and sequencer.emitting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
@@ -11,7 +12,7 @@ from gazette_aio.aio.task import OwnedTask
 from gazette_aio.message.reading.journal_input import C
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gazette_aio.client import WatchedList
     from gazette_aio.client.listing.changes import ListChanges
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gazette_aio.message.reading.formats import JournalFormats
     from gazette_aio.message.reading.pump import JournalPump
     from gazette_aio.message.reading.sources import SelectedSource
+
+_logger = logging.getLogger(__name__)
 
 _SLICE_JOURNALS = 16
 """Journals that are started or stopped without a pause."""
@@ -116,8 +119,7 @@ class SelectedJournals(Generic[C]):
         if isinstance(selection, pb.LabelSelector):
             await self.leave_list()
             if not source.block:
-                listing = await source.client.list(selection)
-                await for_each(listing.journals, self._join)
+                await self._join_first((await source.client.list(selection)).journals)
                 return
             if self._read.is_closed:
                 return
@@ -129,9 +131,14 @@ class SelectedJournals(Generic[C]):
         if source.block:
             self._following.start(self._follow(selection), f"gazette-read-list {source}")
         else:
-            listing = await selection.ready()
-            await for_each(listing.journals, self._join)
+            await self._join_first((await selection.ready()).journals)
             await self.leave_list()
+
+    async def _join_first(self, journals: Sequence[pb.ListResponse.Journal]) -> None:
+        if not journals:
+            # A typing error of a selector is otherwise an iterator that ends, or waits, in silence.
+            _logger.warning("no journal matches the selector %s", self._source)
+        await for_each(journals, self._join)
 
     def join_successor(self, name: str) -> None:
         """Have a journal join that waited for a journal of its name, which has left now."""
@@ -177,7 +184,10 @@ class SelectedJournals(Generic[C]):
         if gone:
             gone.difference_update(journal.spec.name for journal in changes.added)
         await for_each(gone, self._leave)
-        await for_each(changes.added, self._join)
+        if is_first:
+            await self._join_first(changes.added)
+        else:
+            await for_each(changes.added, self._join)
         # Race: a replay may wait for content that a recreated journal won't have soon.
         await self._void.aclose()
         for change in changes.changed:

@@ -213,7 +213,10 @@ async def test_early_refusals_are_read(broker: StubBroker, client: JournalClient
         with pytest.raises(pb.FragmentStoreUnhealthyError) as raised:
             await write_until_refused(a)
         text = "primary store is unhealthy: FRAGMENT_STORE_UNHEALTHY"
-        assert str(raised.value) == f"{text} (journal {JOURNAL} at {broker.endpoint})"
+        assert str(raised.value) == (
+            f"{text} (journal {JOURNAL} at {broker.endpoint}): "
+            "the journal's first fragment store can't be used"
+        )
         assert a.response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
     await _discard(broker)
 
@@ -284,7 +287,9 @@ async def test_refused_commits(
     await a.write(b"foo")
     with pytest.raises(error) as raised:
         await a.close()
-    assert str(raised.value) == f"{expected} (journal {JOURNAL} at {broker.endpoint})"
+    where = f"journal {JOURNAL} at {broker.endpoint}"
+    explained = f": {error.explanation}" if error.explanation else ""
+    assert str(raised.value) == f"{expected} ({where}){explained}"
     assert raised.value.header == header()
     assert raised.value.journal == JOURNAL
     assert a.response.status == status

@@ -72,7 +72,8 @@ async def test_refusals(
         with pytest.raises(error) as raised:
             await reader.read()
         where = f"journal {JOURNAL} at {broker.endpoint}"
-        assert str(raised.value) == f"{pb.Status.Name(status)} ({where})"
+        explained = f": {error.explanation}" if error.explanation else ""
+        assert str(raised.value) == f"{pb.Status.Name(status)} ({where}){explained}"
         assert raised.value.header == header()
         assert raised.value.journal == JOURNAL
         # It stays in error.
