@@ -117,7 +117,7 @@ class EmbeddedBroker(Owner):
         Cancellation: safe — the broker is stopped again.
         """
         if self._core is not None:
-            raise RuntimeError("the broker is running already")
+            raise pb.UsageError("the broker is running already")
         tls = await in_thread(read_tls, self.options.tls_files)
         path = self.options.data_dir
         if path is None:

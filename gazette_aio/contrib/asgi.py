@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.client import connect
+from gazette_aio.protocol.errors import UsageError
 
 try:
     from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI evaluates annotations.
@@ -72,10 +73,10 @@ def journal_client(connection: HTTPConnection) -> JournalClient:
         connection: A request, or a web socket.
 
     Raises:
-        RuntimeError: The application runs without `client_lifespan()`.
+        UsageError: The application runs without `client_lifespan()`.
     """
     for state in (connection.state, connection.app.state):
         client: JournalClient | None = getattr(state, STATE, None)
         if client is not None:
             return client
-    raise RuntimeError("the application has no client: give it lifespan=client_lifespan()")
+    raise UsageError("the application has no client: give it lifespan=client_lifespan()")

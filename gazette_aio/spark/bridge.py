@@ -52,7 +52,7 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
     Raises:
         TimeoutError: The coroutine took too long.
         concurrent.futures.CancelledError: The coroutine was cancelled, for example by `close()`.
-        RuntimeError: This is the loop's own thread, where the coroutine can be awaited.
+        UsageError: This is the loop's own thread, where the coroutine can be awaited.
         BaseException: Exception of the coroutine, with its traceback.
     """
     wanted = coroutine if timeout is None else _bounded(coroutine, timeout)
@@ -88,7 +88,7 @@ def iterate(make: Callable[[], AsyncIterator[T]], depth: int = 4) -> Generator[T
     Raises:
         ConfigurationError: `depth` is less than one.
         concurrent.futures.CancelledError: The iteration was cancelled, for example by `close()`.
-        RuntimeError: This is the loop's own thread, or the process was forked meanwhile.
+        UsageError: This is the loop's own thread, or the process was forked meanwhile.
         BaseException: Exception of the async iterator, with its traceback.
     """
     if depth < 1:
@@ -153,7 +153,7 @@ def close() -> None:
     has no connected client.
 
     Raises:
-        RuntimeError: This is the loop's own thread.
+        UsageError: This is the loop's own thread.
     """
     process = os.getpid()
     with _lock_of(process):
@@ -194,7 +194,7 @@ class _Bridge:
     def check(self) -> None:
         """Raise RuntimeError in the loop's own thread."""
         if self.is_here:
-            raise RuntimeError(
+            raise pb.UsageError(
                 "called from the event loop's own thread, which would wait for itself forever; "
                 "await it instead"
             )
@@ -296,7 +296,7 @@ class _Pump(Generic[T]):
 
     def _check(self) -> None:
         if self._bridge.process != os.getpid():
-            raise RuntimeError("this process was forked since the iteration began")
+            raise pb.UsageError("this process was forked since the iteration began")
         self._bridge.check()
 
     def _call(self, function: Callable[[], object]) -> bool:

@@ -175,7 +175,7 @@ class ConsumerHarness(Owner):
         Raises:
             ShardStatusError: A shard exists.
             ValidationError: A spec is invalid.
-            RuntimeError: No member is running.
+            UsageError: No member is running.
 
         Cancellation: aborts — the shards may have been created.
         """
@@ -188,7 +188,7 @@ class ConsumerHarness(Owner):
         """Wait until the primary of a shard is ready, and return the shard's route.
 
         Raises:
-            RuntimeError: The primary has failed, or no member is running.
+            UsageError: The primary has failed, or no member is running.
 
         Cancellation: safe.
         """
@@ -207,7 +207,7 @@ class ConsumerHarness(Owner):
 
         Raises:
             ShardStatusError: A shard ended meanwhile.
-            RuntimeError: A primary has failed, or no member is running.
+            UsageError: A primary has failed, or no member is running.
 
         Cancellation: safe.
         """
@@ -240,7 +240,7 @@ class ConsumerHarness(Owner):
         """Client of the first running member.
 
         Raises:
-            RuntimeError: No member is running.
+            UsageError: No member is running.
         """
         endpoint = self._any_member().endpoint
         if (client := self._clients.get(endpoint)) is None:
@@ -271,7 +271,7 @@ class ConsumerHarness(Owner):
         for member in self.members:
             if member.is_ready:
                 return member
-        raise RuntimeError("no member is running")
+        raise pb.UsageError("no member is running")
 
 
 async def _until(member: Service, condition: Callable[[], bool]) -> bool:
@@ -304,14 +304,14 @@ def _has_primary(member: Service, shard: str) -> bool:
     """Return whether a member sees a ready primary of a shard.
 
     Raises:
-        RuntimeError: The primary has failed.
+        UsageError: The primary has failed.
     """
     for assignment in member.session.group.assignments(shard):
         status = assignment.decoded
         if assignment.slot != 0 or not isinstance(status, pc.ReplicaStatus):
             continue
         if status.code == pc.ReplicaStatus.FAILED:
-            raise RuntimeError(f"shard {shard} failed: {'; '.join(status.errors)}")
+            raise pb.UsageError(f"shard {shard} failed: {'; '.join(status.errors)}")
         if status.code == pc.ReplicaStatus.PRIMARY:
             return True
     return False

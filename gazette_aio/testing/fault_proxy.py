@@ -13,6 +13,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.protocol.endpoint import parse_endpoint
+from gazette_aio.protocol.errors import UsageError
 from gazette_aio.testing.fault_schedule import LASTING, Direction, Fault, FaultKind, Faults
 
 if TYPE_CHECKING:
@@ -132,10 +133,10 @@ class FaultProxy(Owner):
         """Endpoint of the proxy: `http`, or `https` if the upstream is.
 
         Raises:
-            RuntimeError: The proxy isn't started.
+            UsageError: The proxy isn't started.
         """
         if not self._port:
-            raise RuntimeError("the proxy isn't started")
+            raise UsageError("the proxy isn't started")
         secure = self.upstream is not None and parse_endpoint(self.upstream).is_secure
         return f"{'https' if secure else 'http'}://{self._host}:{self._port}"
 

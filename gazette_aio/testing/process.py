@@ -17,6 +17,7 @@ import msgspec
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol import ConfigurationError
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,7 @@ class BrokerProcess(Owner):
 
     def _require(self) -> _Running:
         if self._running is None:
-            raise RuntimeError("the broker isn't running")
+            raise UsageError("the broker isn't running")
         return self._running
 
     async def start(self) -> None:
@@ -123,7 +124,7 @@ class BrokerProcess(Owner):
         """Terminate the broker (SIGTERM), and wait for its end. Idempotent.
 
         Raises:
-            RuntimeError: The exit code isn't zero.
+            UsageError: The exit code isn't zero.
 
         Cancellation: safe — call again.
         """
@@ -142,7 +143,7 @@ class BrokerProcess(Owner):
         running.stderr.close()
         code = running.process.returncode
         if code != 0:
-            raise RuntimeError(f"the broker ended with exit code {code}: {text}")
+            raise UsageError(f"the broker ended with exit code {code}: {text}")
 
     async def kill(self) -> None:
         """Kill the process (SIGKILL), like a crash. Idempotent.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture
 from gazette_aio.consumer.application import Progress
 from gazette_aio.protocol.consumer import ShardSpec
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from gazette_aio.client import AsyncJournalClient, JournalClient
@@ -51,7 +52,7 @@ class StubShard:
         """Raise, because the stub has no assignment.
 
         Raises:
-            RuntimeError: Always.
+            UsageError: Always.
         """
         self._refuse("assignment")
 
@@ -60,7 +61,7 @@ class StubShard:
         """Raise, because the stub has no client.
 
         Raises:
-            RuntimeError: Always.
+            UsageError: Always.
         """
         self._refuse("client")
 
@@ -69,7 +70,7 @@ class StubShard:
         """Raise, because the stub has no append service.
 
         Raises:
-            RuntimeError: Always.
+            UsageError: Always.
         """
         self._refuse("appends")
 
@@ -78,12 +79,12 @@ class StubShard:
         """Raise, because the stub has no publisher.
 
         Raises:
-            RuntimeError: Always.
+            UsageError: Always.
         """
         self._refuse("publisher")
 
     def _refuse(self, name: str) -> NoReturn:
-        raise RuntimeError(f"a StubShard has no {name}")
+        raise UsageError(f"a StubShard has no {name}")
 
     def __repr__(self) -> str:
         return f"<StubShard {self.id!r}>"

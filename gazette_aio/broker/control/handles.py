@@ -138,13 +138,13 @@ class Observation(RuleHandle):
         """Wait until at least `count` requests were seen.
 
         Raises:
-            RuntimeError: The observation was removed before.
+            UsageError: The observation was removed before.
 
         Cancellation: safe.
         """
         while len(self.requests) < count:
             if not self.is_active:
-                raise RuntimeError(f"{self!r} has seen {len(self.requests)}, not {count} requests")
+                raise pb.UsageError(f"{self!r} has seen {len(self.requests)}, not {count} requests")
             await self._changed.wait()
 
     def remove(self) -> None:
@@ -179,13 +179,13 @@ class Hold(RuleHandle):
         """Wait until at least `count` requests are held at once.
 
         Raises:
-            RuntimeError: The hold ended before.
+            UsageError: The hold ended before.
 
         Cancellation: safe.
         """
         while (held := len(self.requests)) < count:
             if not self.is_active:
-                raise RuntimeError(f"{self!r} holds {held}, not {count} requests")
+                raise pb.UsageError(f"{self!r} holds {held}, not {count} requests")
             await self._changed.wait()
 
     def release(self, count: int | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -49,7 +50,7 @@ class Workers:
 
     def _check(self) -> None:
         if self._closed:
-            raise RuntimeError("the threads have ended")
+            raise UsageError("the threads have ended")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in a thread, and return its result.

@@ -191,10 +191,10 @@ class Appender(Scope):
         """Prepare for another attempt.
 
         Raises:
-            RuntimeError: The append hasn't ended.
+            UsageError: The append hasn't ended.
         """
         if self._state is _State.OPEN:
-            raise RuntimeError("reset() of an Appender that is neither closed nor aborted")
+            raise pb.UsageError("reset() of an Appender that is neither closed nor aborted")
         self._state = _State.READY
         self._call = None
         self._response = None
@@ -202,7 +202,7 @@ class Appender(Scope):
 
     async def _open(self) -> AppendCall:
         if self._state is _State.CLOSED:
-            raise RuntimeError("the Appender is closed; reset() it first")
+            raise pb.UsageError("the Appender is closed; reset() it first")
         if self._call is None:
             self._context.rpc.check_append(self._request)
             begun = await self._context.rpc.append(self._request, claims=self._claims)
@@ -212,7 +212,7 @@ class Appender(Scope):
             if self._state is not _State.READY:
                 # Race: another task aborted it while it waited for a token or the broker.
                 self._drop()
-                raise RuntimeError("the Appender was closed while it opened")
+                raise pb.UsageError("the Appender was closed while it opened")
             self._state = _State.OPEN
             await self._send(call, (without_header(self._request).SerializeToString(),))
         return self._call

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gazette_aio.client.appends.content_buffer import checked_bytes
 from gazette_aio.client.appends.futures import OpFuture
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -75,7 +76,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         """The append itself, while it may be written to.
 
         Raises:
-            RuntimeError: The append was released.
+            UsageError: The append was released.
         """
         self._held("writer")
         return self
@@ -87,7 +88,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
 
         Raises:
             TypeError: It's something else than bytes.
-            RuntimeError: The append was released.
+            UsageError: The append was released.
         """
         if self._holding is None:
             self._held("write()")  # Hot: called only to raise.
@@ -102,7 +103,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         """Move written content to the spool file, if memory is used up, before writing more.
 
         Raises:
-            RuntimeError: The append was released.
+            UsageError: The append was released.
 
         Cancellation: safe — the append is still held.
         """
@@ -112,7 +113,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         """Have `release()` roll back and raise `error`, if it isn't None. The first error counts.
 
         Raises:
-            RuntimeError: The append was released.
+            UsageError: The append was released.
         """
         self._held("require()")
         if self._error is None:
@@ -123,7 +124,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         """Queue the content, and let the next in line write to the journal.
 
         Raises:
-            RuntimeError: The append was released before.
+            UsageError: The append was released before.
             BaseException: The error given to `require()`; the content isn't appended.
         """
         appends = self._holding or self._held("release()")
@@ -174,7 +175,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
 
     def _check_awaitable(self) -> None:
         if self._holding is not None:
-            raise RuntimeError("an append must be released before it's awaited")
+            raise UsageError("an append must be released before it's awaited")
 
     def _value(self) -> pb.AppendResponse:
         return self.response
@@ -204,7 +205,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
 
     def _held(self, what: str) -> JournalAppends:
         if self._holding is None:
-            raise RuntimeError(f"{what} of an append that was released")
+            raise UsageError(f"{what} of an append that was released")
         return self._holding
 
     def __repr__(self) -> str:

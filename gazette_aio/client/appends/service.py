@@ -200,7 +200,7 @@ class AppendService(Owner):
             ValueError: A dependency belongs to another event loop.
             TransportError: The service was cancelled.
             OperationTimeoutError: Too much stayed pending for longer than `timeout`.
-            RuntimeError: The service is closed.
+            UsageError: The service is closed.
 
         Cancellation: safe — nothing was started.
         """
@@ -473,7 +473,7 @@ class AppendService(Owner):
 
     def _check(self) -> None:
         if self._closed:
-            raise RuntimeError("the append service is closed")
+            raise pb.UsageError("the append service is closed")
         if (cancellation := self._errors.cancellation) is not None:
             raise cancellation.with_traceback(None)
         self._context.dispatcher.check()

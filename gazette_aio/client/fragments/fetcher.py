@@ -109,7 +109,7 @@ class HTTPFragmentFetcher:
         Raises:
             TransportError: There is no response, or it redirects too often or to another scheme.
             ConfigurationError: aiohttp refuses the URL.
-            RuntimeError: The fetcher is closed.
+            UsageError: The fetcher is closed.
 
         Cancellation: aborts.
         """
@@ -134,7 +134,7 @@ class HTTPFragmentFetcher:
         import yarl  # noqa: PLC0415
 
         if self._closed:
-            raise RuntimeError("the fetcher of fragments is closed")
+            raise pb.UsageError("the fetcher of fragments is closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 auto_decompress=False,

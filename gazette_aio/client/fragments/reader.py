@@ -72,7 +72,7 @@ class FragmentReader(ByteReader):
             UnexpectedEOFError: The file ends before the fragment does.
             DidNotReadExpectedEOFError: The file holds more than the fragment.
             FragmentError: The file is damaged.
-            RuntimeError: The reader was closed before the end.
+            UsageError: The reader was closed before the end.
 
         Cancellation: safe.
         """
@@ -132,7 +132,7 @@ class FragmentReader(ByteReader):
         """Wait for a slice, and return whether there is one."""
         piece = await self._stream.receive()
         if not piece and self._offset < self.fragment.end:
-            raise RuntimeError(f"{self!r} was closed")
+            raise pb.UsageError(f"{self!r} was closed")
         self._piece, self._taken = piece, 0
         return bool(piece)
 

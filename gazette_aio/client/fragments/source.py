@@ -181,15 +181,15 @@ class FragmentSource:
 
         Raises:
             GazetteError: As `open_fragment_url()`.
-            RuntimeError: The client is closed, or belongs to another event loop.
+            UsageError: The client is closed, or belongs to another event loop.
 
         Cancellation: aborts.
         """
         loop = asyncio.get_running_loop()
         if self._closed:
-            raise RuntimeError("the client is closed")
+            raise pb.UsageError("the client is closed")
         if self._loop not in (None, loop):
-            raise RuntimeError(
+            raise pb.UsageError(
                 "the client belongs to another event loop; create a client in each event loop"
             )
         self._loop = loop

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.turns import in_turns
 from gazette_aio.client.listing.changes import changes_between
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,10 +40,10 @@ class ListFeed:
         """Note that listings follow.
 
         Raises:
-            RuntimeError: This was noted before.
+            UsageError: This was noted before.
         """
         if self.state != _NOT_BEGUN:
-            raise RuntimeError("a list of journals can't be entered twice")
+            raise UsageError("a list of journals can't be entered twice")
         self.state = "connecting"
 
     def publish(self, listing: pb.ListResponse) -> None:
@@ -68,12 +69,12 @@ class ListFeed:
 
         Raises:
             Exception: The error that ended the listings.
-            RuntimeError: The listings haven't begun.
+            UsageError: The listings haven't begun.
 
         Cancellation: safe.
         """
         if self.state == _NOT_BEGUN:
-            raise RuntimeError("the list of journals isn't entered: use `async with`")
+            raise UsageError("the list of journals isn't entered: use `async with`")
         while self.version <= version:
             if self._is_closed:
                 return False

@@ -101,12 +101,12 @@ class WatchedList(Owner):
         Raises:
             GazetteError: A permanent error ended the list.
             OperationTimeoutError: There's no listing in time. The list is still being retried.
-            RuntimeError: The list isn't entered, or was closed.
+            UsageError: The list isn't entered, or was closed.
 
         Cancellation: safe.
         """
         if not await self._begun():
-            raise RuntimeError(f"{self!r} is closed")
+            raise pb.UsageError(f"{self!r} is closed")
         listing = self._feed.listing
         assert listing is not None
         return listing

@@ -152,7 +152,7 @@ class RetryReader(JournalReader):
             OperationTimeoutError: No broker could be reached, or served the journal, in time.
             GazetteError: Another error that isn't retried.
             asyncio.CancelledError: `cancel()` was called.
-            RuntimeError: The reader is closed.
+            UsageError: The reader is closed.
 
         Cancellation: safe.
         """
@@ -262,7 +262,7 @@ class RetryReader(JournalReader):
         Raises:
             ValueError: The offset is negative, or relative to the end.
             asyncio.CancelledError: `cancel()` was called.
-            RuntimeError: The reader is closed.
+            UsageError: The reader is closed.
 
         Cancellation: safe — the offset is the new one.
         """
@@ -316,7 +316,7 @@ class RetryReader(JournalReader):
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise RuntimeError(f"{self!r} is closed")
+            raise pb.UsageError(f"{self!r} is closed")
 
     def _enter(self) -> None:
         self._check_open()

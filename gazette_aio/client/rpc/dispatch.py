@@ -64,7 +64,7 @@ def _check_process() -> None:
     # Race: gRPC polls in a thread, which a forked process doesn't have, although it has copies of
     # everything that waits for the thread: it would hang.
     if any(count for process, count in _connected.items() if process != os.getpid()):
-        raise RuntimeError(
+        raise pb.UsageError(
             "this process was forked while a client was connected, which gRPC doesn't survive; "
             "close clients before, or start processes by the method spawn"
         )
@@ -142,19 +142,19 @@ class Dispatcher(Generic[MethodsT]):
         """Refuse to work after `aclose()`, after a fork, and in another event loop.
 
         Raises:
-            RuntimeError: The client can't be used here.
+            UsageError: The client can't be used here.
         """
         if self._closed:
-            raise RuntimeError(f"the client of {self.endpoint} is closed")
+            raise pb.UsageError(f"the client of {self.endpoint} is closed")
         if self._loop is None:
             return
         if self._process != os.getpid():
-            raise RuntimeError(
+            raise pb.UsageError(
                 f"the client of {self.endpoint} was used before this process was forked; "
                 "create a client in each process"
             )
         if self._loop is not asyncio.get_running_loop():
-            raise RuntimeError(
+            raise pb.UsageError(
                 f"the client of {self.endpoint} belongs to another event loop; "
                 "create a client in each event loop"
             )
@@ -163,7 +163,7 @@ class Dispatcher(Generic[MethodsT]):
         """Return the connection to the default address.
 
         Raises:
-            RuntimeError: The client is closed, was forked, or belongs to another event loop.
+            UsageError: The client is closed, was forked, or belongs to another event loop.
             ConfigurationError: The TLS files can't be read.
         """
         self.check()
@@ -188,7 +188,7 @@ class Dispatcher(Generic[MethodsT]):
             refused_by: Header of a refusal, whose route takes precedence over the cached one.
 
         Raises:
-            RuntimeError: As `default()`.
+            UsageError: As `default()`.
             ConfigurationError: As `default()`.
         """
         default = self.default()
@@ -205,7 +205,7 @@ class Dispatcher(Generic[MethodsT]):
         """Wait until the connection to the chosen member stands or has failed.
 
         Raises:
-            RuntimeError: As `default()`.
+            UsageError: As `default()`.
             ConfigurationError: As `default()`.
 
         Cancellation: safe.

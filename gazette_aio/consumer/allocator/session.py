@@ -24,7 +24,7 @@ from gazette_aio.consumer.keyspace.errors import (
     StoreUnavailableError,
 )
 from gazette_aio.protocol.consumer import ConsumerSpec
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import UsageError, ValidationError
 from gazette_aio.protocol.validation.rules import validate
 
 if TYPE_CHECKING:
@@ -185,10 +185,10 @@ class MemberSession(Owner):
             deadline_seconds: Time after which `wait()` returns anyway; None waits for ever.
 
         Raises:
-            RuntimeError: The session isn't entered.
+            UsageError: The session isn't entered.
         """
         if self._end is None:
-            raise RuntimeError("the member hasn't joined its group")
+            raise UsageError("the member hasn't joined its group")
         if self._end.done():
             return
         if self.is_exiting:

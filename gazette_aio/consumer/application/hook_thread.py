@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gazette_aio.aio.contexts import adopt
 from gazette_aio.aio.finish import finish
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,13 +59,13 @@ class HookThread:
         hook set, even if it raised: so later hooks see them, as they do without a thread.
 
         Raises:
-            RuntimeError: After `aclose()`, or the hook raised StopIteration.
+            UsageError: After `aclose()`, or the hook raised StopIteration.
 
         Cancellation: safe — raised after the hook has returned, or after `abandon_seconds`, which
         logs that the hook is still running.
         """
         if self._is_closed:
-            raise RuntimeError(f"the thread of {self._name} has ended")
+            raise UsageError(f"the thread of {self._name} has ended")
         future = asyncio.get_running_loop().create_future()
         self._awaited.add(future)
         context = contextvars.copy_context()

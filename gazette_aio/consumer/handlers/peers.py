@@ -13,6 +13,7 @@ from gazette_aio.aio.task import start_task
 from gazette_aio.consumer.allocator.model import Member
 from gazette_aio.consumer.api.client import ShardClient
 from gazette_aio.protocol.consumer import ConsumerSpec
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,7 @@ class Peers(Owner):
 
         Raises:
             TransportError: The RPC failed.
-            RuntimeError: This is closed.
+            UsageError: This is closed.
 
         Cancellation: safe.
         """
@@ -98,7 +99,7 @@ class Peers(Owner):
 
         Raises:
             ConfigurationError: A file of TLS can't be read.
-            RuntimeError: This is closed.
+            UsageError: This is closed.
         """
         return self._client(endpoint).dispatcher.default().channel
 
@@ -117,7 +118,7 @@ class Peers(Owner):
 
     def _client(self, endpoint: str) -> ShardClient:
         if self._is_closed:
-            raise RuntimeError("the connections to other members are closed")
+            raise UsageError("the connections to other members are closed")
         client = self._clients.get(endpoint)
         if client is None:
             client = ShardClient(endpoint, auth=self._authorizer, tls=self._tls, cache_size=0)

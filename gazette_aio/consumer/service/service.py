@@ -126,7 +126,7 @@ class Service(Owner):
         """Resolver of shards.
 
         Raises:
-            RuntimeError: The service hasn't bound its address.
+            UsageError: The service hasn't bound its address.
         """
         return self._bound().resolver
 
@@ -135,7 +135,7 @@ class Service(Owner):
         """What the shards of this member share.
 
         Raises:
-            RuntimeError: The service hasn't bound its address.
+            UsageError: The service hasn't bound its address.
         """
         return self._bound().host
 
@@ -144,7 +144,7 @@ class Service(Owner):
         """Connections to other members.
 
         Raises:
-            RuntimeError: The service hasn't bound its address.
+            UsageError: The service hasn't bound its address.
         """
         return self._bound().peers
 
@@ -153,7 +153,7 @@ class Service(Owner):
         """Membership in the group, and what the member knows of it.
 
         Raises:
-            RuntimeError: The service hasn't bound its address.
+            UsageError: The service hasn't bound its address.
         """
         return self._bound().session
 
@@ -198,7 +198,7 @@ class Service(Owner):
         Raises:
             ValidationError: The resolution names no member, or that member is gone.
             ConfigurationError: A file of TLS can't be read.
-            RuntimeError: The service isn't running.
+            UsageError: The service isn't running.
         """
         if not resolution.endpoint:
             raise pb.ValidationError("no member serves the shard")
@@ -210,10 +210,10 @@ class Service(Owner):
         Generated functions such as `add_WordsServicer_to_server(servicer, service)` call it.
 
         Raises:
-            RuntimeError: The service hasn't bound its address, or is stopping.
+            UsageError: The service hasn't bound its address, or is stopping.
         """
         if self.stopping.is_set():
-            raise RuntimeError(f"{self!r} is stopping, and serves nothing more")
+            raise pb.UsageError(f"{self!r} is stopping, and serves nothing more")
         self._bound().server.add(handlers)
 
     def add_registered_method_handlers(
@@ -229,7 +229,7 @@ class Service(Owner):
         member, it calls `exit_gracefully()` or raises.
 
         Raises:
-            RuntimeError: The member is stopping.
+            UsageError: The member is stopping.
         """
         self._work.spawn(work)
 
@@ -253,12 +253,12 @@ class Service(Owner):
             ValidationError: The identity, or the endpoint, is invalid.
             KeyValueStoreError: The store of the group fails.
             LeaseLostError: The lease was lost meanwhile.
-            RuntimeError: The service was started before.
+            UsageError: The service was started before.
 
         Cancellation: safe — the service is closed.
         """
         if self._runner is not None or self._stop.is_set():
-            raise RuntimeError(f"{self!r} was started before")
+            raise pb.UsageError(f"{self!r} was started before")
         loop = asyncio.get_running_loop()
         self._started, self._ended = loop.create_future(), loop.create_future()
         for future in (self._started, self._ended):
@@ -286,7 +286,7 @@ class Service(Owner):
         Cancellation: safe.
         """
         if self._ended is None:
-            raise RuntimeError(f"{self!r} wasn't started")
+            raise pb.UsageError(f"{self!r} wasn't started")
         return await asyncio.shield(self._ended)
 
     def exit_gracefully(self) -> None:
@@ -296,7 +296,7 @@ class Service(Owner):
         `options.exit_timeout` at most; a second call ends it at once.
 
         Raises:
-            RuntimeError: The member hasn't joined the group.
+            UsageError: The member hasn't joined the group.
         """
         timeout = self.options.exit_timeout
         self.session.exit_gracefully(None if math.isinf(timeout) else timeout)
@@ -322,12 +322,12 @@ class Service(Owner):
         """Cancel the shards, let RPCs end, and leave the group. Idempotent.
 
         Raises:
-            RuntimeError: A task of `spawn()` calls this, which would wait for itself.
+            UsageError: A task of `spawn()` calls this, which would wait for itself.
 
         Cancellation: safe — raised once all is done.
         """
         if self._work.has_spawned(asyncio.current_task()):
-            raise RuntimeError(
+            raise pb.UsageError(
                 "a task of the member can't close it: call exit_gracefully(), or raise"
             )
         self._stop.set()
@@ -452,7 +452,7 @@ class Service(Owner):
 
     def _bound(self) -> Parts:
         if self._parts is None:
-            raise RuntimeError(f"{self!r} wasn't started")
+            raise pb.UsageError(f"{self!r} wasn't started")
         return self._parts
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import start_task
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -37,11 +38,11 @@ class SpawnedWork(Owner):
         """Run a task until `aclose()`.
 
         Raises:
-            RuntimeError: After `aclose()`.
+            UsageError: After `aclose()`.
         """
         if self._has_ended:
             work.close()
-            raise RuntimeError("the member is stopping, and starts no tasks")
+            raise UsageError("the member is stopping, and starts no tasks")
         if self._failure is None:
             self._waiting.append(work)
         else:

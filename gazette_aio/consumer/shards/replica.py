@@ -39,6 +39,7 @@ from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.message.uuid import Clock
 from gazette_aio.protocol.consumer import ReplicaStatus, ShardSpec
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -143,10 +144,10 @@ class Replica:
         """Publisher of this assignment.
 
         Raises:
-            RuntimeError: This replica isn't the primary.
+            UsageError: This replica isn't the primary.
         """
         if self._publisher is None:
-            raise RuntimeError(f"this replica of shard {self.id} isn't the primary")
+            raise UsageError(f"this replica of shard {self.id} isn't the primary")
         return self._publisher
 
     @property

@@ -43,7 +43,7 @@ from gazette_aio.message.uuid import (
     ProducerID,
     new_producer_id,
 )
-from gazette_aio.protocol.errors import ValidationError
+from gazette_aio.protocol.errors import UsageError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterable
@@ -272,7 +272,7 @@ class Publisher(Generic[T]):
                 block of the transaction, which fails.
             asyncio.QueueFull: 16 MiB are queued. Nothing is published; await `drain()`.
             TransactionError: The transaction of a shard has failed, whose publisher this is.
-            RuntimeError: No event loop is running.
+            UsageError: No event loop is running.
             Exception: Validation or encoding of the message raises it. Nothing is published.
         """
         if type(message) not in self._plain:
@@ -459,13 +459,13 @@ class Publisher(Generic[T]):
         to these journals meanwhile. `transaction()` does all of this.
 
         Raises:
-            RuntimeError: Messages are queued.
+            UsageError: Messages are queued.
             DependencyError: Queued messages could not be published, or messages may be missing,
                 since an error of their journal was cleared.
             Exception: The adapter raises it. Nothing is forgotten.
         """
         if self._backlog:
-            raise RuntimeError("messages are queued: await drain() first")
+            raise UsageError("messages are queued: await drain() first")
         self._backlog.check()
         self._uncommitted.check()
         return self._uncommitted.acknowledge()

@@ -14,7 +14,7 @@ from gazette_aio.message.reading.options import DEFAULT_BUFFER_BYTES, check_opti
 from gazette_aio.message.reading.sources import ReaderSource, open_source
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
 from gazette_aio.message.sequencing.sequencer import Sequencer
-from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.protocol.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -103,7 +103,7 @@ class MessageIterator(Owner, Generic[T]):
 
     async def _fill(self) -> None:
         if self._records is not None:
-            raise RuntimeError("messages are read by arrow(), and in no other form")
+            raise UsageError("messages are read by arrow(), and in no other form")
         await self._driver.next()
 
     def batches(self) -> Batches[T]:
@@ -166,10 +166,10 @@ class MessageIterator(Owner, Generic[T]):
         Raises:
             ConfigurationError: Pyarrow isn't installed, or the schema doesn't fit documents of
                 the adapter. If each journal has its own adapter, iteration raises the latter.
-            RuntimeError: Messages were read in another form.
+            UsageError: Messages were read in another form.
         """
         if self._records is not None or self._driver.is_used:
-            raise RuntimeError("messages were read in another form: arrow() must be the only form")
+            raise UsageError("messages were read in another form: arrow() must be the only form")
         try:
             from gazette_aio.message.reading.arrow import ArrowBatches, records_of  # noqa: PLC0415
         except ImportError as error:

@@ -13,6 +13,7 @@ from gazette_aio.consumer.recoverylog.author import Author
 from gazette_aio.consumer.recoverylog.playing.files import MAX_OPEN_FILES, StagedFiles
 from gazette_aio.consumer.recoverylog.playing.playback import Playback, PlaybackError
 from gazette_aio.consumer.recoverylog.playing.run import PlayerRun, PlayerState
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     import asyncio
@@ -114,7 +115,7 @@ class Player:
         """Have playback end at the present end of the log, before or during `play()`.
 
         Raises:
-            RuntimeError: This, or `inject_handoff()`, was called before.
+            UsageError: This, or `inject_handoff()`, was called before.
         """
         self._tell(None)
 
@@ -125,7 +126,7 @@ class Player:
             author: Author of what is recorded from then on, drawn at random for this call.
 
         Raises:
-            RuntimeError: This, or `finish_at_write_head()`, was called before.
+            UsageError: This, or `finish_at_write_head()`, was called before.
             ValueError: The author is out of range, or the player accepts losses. It can still be
                 told to finish then.
         """
@@ -139,7 +140,7 @@ class Player:
     def _tell(self, author: Author | None) -> None:
         state = self._state
         if state.is_told:
-            raise RuntimeError("inject_handoff() or finish_at_write_head() was called before")
+            raise UsageError("inject_handoff() or finish_at_write_head() was called before")
         state.is_told, state.author = True, author
         state.wake.set()
 
@@ -162,12 +163,12 @@ class Player:
             RecoveryError: The log can't be played; a PlaybackError names the log and the offset.
             GazetteError: Reading failed.
             OSError: The directory can't be created.
-            RuntimeError: The player has played before.
+            UsageError: The player has played before.
 
         Cancellation: aborts — raised after files are closed and the directory is removed.
         """
         if self._has_begun:
-            raise RuntimeError("a Player plays once")
+            raise UsageError("a Player plays once")
         self._has_begun = True
         self._log = hints.log
         try:

@@ -143,16 +143,16 @@ class RecorderAppends(Owner):
         """Check that this thread may be blocked.
 
         Raises:
-            RuntimeError: It's that of the event loop.
+            UsageError: It's that of the event loop.
         """
         if threading.get_ident() == self._loop_thread:
-            raise RuntimeError("the event loop's thread has to await a barrier instead")
+            raise pb.UsageError("the event loop's thread has to await a barrier instead")
 
     def block(self, barrier: Barrier) -> None:
         """Block this thread until a barrier is done.
 
         Raises:
-            RuntimeError: The event loop has stopped or is closed, so that nothing is appended.
+            UsageError: The event loop has stopped or is closed, so that nothing is appended.
         """
         done = threading.Event()
         if not barrier.done():
@@ -160,7 +160,7 @@ class RecorderAppends(Owner):
             self._loop.call_soon_threadsafe(barrier.operation.when_done, done.set)
             while not done.wait(LOOP_CHECK_SECONDS):
                 if not self._loop.is_running():
-                    raise RuntimeError("the event loop that appends has stopped")
+                    raise pb.UsageError("the event loop that appends has stopped")
 
     def put(self, piece: Piece) -> None:
         """Have a piece appended after all earlier ones. Called from any thread, one at a time."""

@@ -350,7 +350,7 @@ class Recorder(RecordedFiles, Owner):
 
         Raises:
             TypeError: `wait_for` has something else than futures.
-            RuntimeError: `wait_for` isn't empty within an `atomic()` block of one's own.
+            UsageError: `wait_for` isn't empty within an `atomic()` block of one's own.
         """
         wait_for = tuple(wait_for)
         if not all(map(asyncio.isfuture, wait_for)):
@@ -361,7 +361,7 @@ class Recorder(RecordedFiles, Owner):
                 barrier.fail(errors.later_error(self.log, self._error))
             elif self._atomic_blocks:
                 if wait_for and current_caller() in self._atomic_blocks:
-                    raise RuntimeError("a barrier within atomic() can't wait for futures")
+                    raise pb.UsageError("a barrier within atomic() can't wait for futures")
                 barrier = Barrier(self._check_outside)
                 self._deferred.append(barrier)
                 self._deferred_for += wait_for
@@ -377,7 +377,7 @@ class Recorder(RecordedFiles, Owner):
 
         Raises:
             RecorderError: Recording has failed.
-            RuntimeError: This is the thread of the event loop, or has an open `atomic()` block; or
+            UsageError: This is the thread of the event loop, or has an open `atomic()` block; or
                 the event loop has stopped.
         """
         self._appends.check_thread()
@@ -439,7 +439,7 @@ class Recorder(RecordedFiles, Owner):
     def _check_outside(self) -> None:
         """Raise RuntimeError within an atomic block of the caller, which must end first."""
         if current_caller() in self._atomic_blocks:
-            raise RuntimeError("a barrier isn't done before the end of the atomic() block")
+            raise pb.UsageError("a barrier isn't done before the end of the atomic() block")
 
     @contextlib.contextmanager
     def _recording(self) -> Generator[LogEncoder]:

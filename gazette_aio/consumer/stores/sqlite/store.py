@@ -22,7 +22,7 @@ from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.sqlite.engine import ConnectionT, Engine, WALEngine
 from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import ConfigurationError, StoreError
+from gazette_aio.protocol.errors import ConfigurationError, StoreError, UsageError
 
 if TYPE_CHECKING:
     import os
@@ -118,13 +118,13 @@ class EngineStore(Generic[ConnectionT]):
 
         Raises:
             StoreError: The database isn't open, or a commit has failed.
-            RuntimeError: The commit before waits for appends, which this call would keep from
+            UsageError: The commit before waits for appends, which this call would keep from
                 ending.
         """
         local = self._local
         if local is not None and not local.done():
             if self._recorder is None and _is_in_event_loop():
-                raise RuntimeError("the commit before is pending: await transaction()")
+                raise UsageError("the commit before is pending: await transaction()")
             with contextlib.suppress(Exception):
                 local.result()  # The error is told below.
         return self._begun()
