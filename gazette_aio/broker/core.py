@@ -88,6 +88,8 @@ class BrokerCore:
         self.space = space
         self.space_store: KeySpaceStore = KeySpaceStore(space, log, runtime.io, self._adopt)
         self.replicas: Replicas = Replicas(runtime, space, data)
+        self.file_problem: str = ""
+        """Why the latest append failed that the broker's files refused; empty after a success."""
         self._data = data
         self._verifier = verifier
         self._closed = False

@@ -12,7 +12,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import JournalClient, connect, get_journal
+from gazette_aio.client import JournalClient, RetryPolicy, connect, get_journal
 from gazette_aio.message import Publisher, ReadUncommittedIter, json_adapter
 from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker
@@ -126,6 +126,32 @@ async def test_a_full_disk_of_the_broker(tmp_path: Path) -> None:
         assert str(tmp_path) not in str(raised.value)
         files.heal()
         assert (await client.append(JOURNAL, b"more")).commit.begin == 4
+
+
+async def test_a_full_disk_is_told_while_the_client_still_writes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    once = RetryPolicy(max_attempts=1)
+    async with (
+        EmbeddedBroker(tmp_path, fsync="off", files=files) as broker,
+        connect(broker.endpoint, retry=once) as client,
+    ):
+        await client.apply([pb.ApplyRequest.Change(upsert=spec(JOURNAL))])
+        files.fail("pwrite", ".spool")
+        for _ in range(20):
+            with pytest.raises(pb.TransportError) as raised:
+                await client.append(JOURNAL, bytes(4 << 20))
+            assert "the broker's disk is full" in str(raised.value)
+        files.heal()
+        await client.append(JOURNAL, b"more")
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            f"appends fail, as to journal {JOURNAL}: "
+            "the broker's disk is full (no space left on device)"
+        ),
+        f"appends succeed again, as to journal {JOURNAL}",
+    ]
 
 
 async def test_refusals_of_appends_and_reads_name_the_endpoint(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
     from gazette_aio.broker.journal.replica import Replica
     from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.resolver import Resolution
+
+_logger = logging.getLogger(__name__)
+
+_DRAIN_SECONDS = 1.0
+"""Time for which the rest of a failed append is received."""
 
 AppendMessage = pb.AppendRequest | bytes | memoryview
 """A message of a stream, or the content of a message without other fields."""
@@ -78,7 +85,8 @@ async def serve_append(
     except ReplicaFailedError as error:
         raise RpcError(f"append stream: {error}") from None
     except OSError as error:
-        raise RpcError(f"append stream: {os_error_text(error)}") from error
+        await append.fail(reason := os_error_text(error))
+        raise RpcError(f"append stream: {reason}") from error
 
 
 class _Append:
@@ -94,6 +102,20 @@ class _Append:
         self._request = self._machine.request
         self._until = core.token_end(claims)
         self._time = asyncio.get_running_loop().time
+
+    async def fail(self, reason: str) -> None:
+        """Log a failure of the broker's files, and receive what the client still sends.
+
+        Cancellation: safe.
+        """
+        if self._core.file_problem != reason:
+            self._core.file_problem = reason
+            _logger.warning("appends fail, as to journal %s: %s", self._request.journal, reason)
+        # Wire: grpcio loses the status of a stream that ends while its client writes.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                async for _ in self._messages:
+                    pass
 
     async def run(self) -> pb.AppendResponse:
         first = await anext(self._messages, None)
@@ -281,6 +303,9 @@ class _Append:
             # Invariant: nothing is awaited from here to the commit.
             digest = replica.head.commit(self._updated_registers(replica))
             committed = True
+            if self._core.file_problem:
+                self._core.file_problem = ""
+                _logger.warning("appends succeed again, as to journal %s", replica.name)
         finally:
             if writer is not None and not committed:
                 await self._abort(writer)
