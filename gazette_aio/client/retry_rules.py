@@ -414,6 +414,9 @@ RULES: Final[dict[Operation, tuple[Rule, ...]]] = {
 
 def decide(failure: Failure, policy: RetryPolicy) -> Decision:
     """Return the decision about `failure`."""
+    if isinstance(failure.error, pb.UsageError):
+        # The client was closed, for example: no repetition helps, and no policy knows better.
+        return Decision(retry=False, delay=0.0, log_level=0)
     rules = RULES[failure.operation]
     course = next(rule.course for rule in rules if rule.matches(failure, policy))
     if policy.on_error is not None and (answer := policy.on_error(failure)) is not None:

@@ -205,7 +205,7 @@ class BrokerCollector(Collector):
         """Yield the present metrics; none if the broker isn't running."""
         try:
             stats = self._broker.stats()
-        except RuntimeError:
+        except pb.ConfigurationError:
             return
         for family, samples in families_of(stats):
             metric = _metric(family)

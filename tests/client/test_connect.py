@@ -473,7 +473,7 @@ async def test_forked_processes_are_told(broker: StubBroker) -> None:
     assert process.returncode == 0
     *told, closed, parent = output.decode().splitlines()
     assert len(told) == 4, told
-    assert all(line.startswith("RuntimeError: the client of ") for line in told), told
+    assert all(line.startswith("UsageError: the client of ") for line in told), told
     assert all("before this process was forked" in line for line in told)
     assert closed == "StopIteration: "
     assert parent == "parent"

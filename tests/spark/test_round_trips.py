@@ -130,10 +130,10 @@ def test_texts():
     for content_type in (NDJSON, CSV):
         found, expected = read_back("string", ["", *TEXTS], content_type)
         assert found == expected
-    # Fields of CSV are never null, and their line ends are one character.
+    # Fields of CSV are never null.
     found, expected = read_back("string", [None, "a\r\n"], NDJSON)
     assert found == expected
-    assert read_back("string", [None, "a\r\n"], CSV)[0] == repr(["", "a\n"])
+    assert read_back("string", [None, "a\r\n"], CSV)[0] == repr(["", "a\r\n"])
 
 
 @pytest.mark.parametrize(("kind", "values"), [

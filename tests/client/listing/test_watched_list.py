@@ -376,7 +376,9 @@ async def test_a_refusal_later_on_is_retried(client: JournalClient, watches: Wat
         updates = watched.updates()
         await eventually(lambda: names(watched.list()) == ["a/two"] if watched.list() else False)
         assert names(await anext(updates)) == ["a/two"]
-    assert [str(error) for error in errors] == ["UNAUTHENTICATED: no token"]
+    assert [str(error) for error in errors] == [
+        f"UNAUTHENTICATED: broker {client.endpoint}: no token"
+    ]
 
 
 async def test_policies_bound_retries(client: JournalClient, watches: Watches) -> None:
