@@ -449,7 +449,7 @@ async def main():
             try:
                 client.appends.try_append("a/journal", b"content")
             except RuntimeError as error:
-                told.append(f"RuntimeError: {error}")
+                told.append(f"{type(error).__name__}: {error}")
             # What isn't its own is left alone; whatever waits for it, waits for ever.
             signal.alarm(5)
             told.append(first_step(client.aclose()))

@@ -336,7 +336,7 @@ async def test_codes_which_look_permanent(journals: MemoryJournals, service: App
     journals.failures = [no] * 3
     await (await write(service, JOURNAL, b"content"))
     journals.failures = [no] * 4
-    with pytest.raises(pb.TransportError, match="UNAUTHENTICATED: broker .*: no") as raised:
+    with pytest.raises(pb.TransportError, match="UNAUTHENTICATED: broker") as raised:
         await (await write(service, JOURNAL, b"content"))
     assert raised.value.attempt == 3
 
