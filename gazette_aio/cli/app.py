@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -21,6 +22,7 @@ from gazette_aio.cli.shell.failures import (
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.logs import configure_logging, log_options
 from gazette_aio.cli.shell.output import print_line
+from gazette_aio.cli.shell.streams import discard_output, occupy_closed_streams
 from gazette_aio.cli.tools.completion import complete
 from gazette_aio.protocol import GazetteError
 
@@ -71,6 +73,7 @@ def cli() -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run the command line `args`, and return its exit code. A failure is one line on stderr."""
+    occupy_closed_streams()
     # gRPC's core would log errors which this program reports.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     configure_logging()
@@ -87,8 +90,7 @@ def run(args: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError as error:
-        # The interpreter flushes stdout again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return exit_code(error)
     except (KeyboardInterrupt, click.Abort):
         return ExitCode.INTERRUPTED
@@ -96,5 +98,7 @@ def run(args: Sequence[str]) -> int:
         if isinstance(error, ImportError) and not lacks_extra(error):
             raise
         print_line(f"{_PROGRAM}: {explain(error)}", err=True)
+        if getattr(error, "errno", None) == errno.EBADF:
+            discard_output()
         return exit_code(error)
     return ExitCode.OK

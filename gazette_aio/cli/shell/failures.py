@@ -11,6 +11,7 @@ Exit codes:
 from __future__ import annotations
 
 import enum
+import errno
 
 import gazette_aio.protocol as pb
 
@@ -91,6 +92,8 @@ def explain(error: BaseException) -> str:
             line = f"{error.journal}: {error}"
         case OSError() if error.strerror:
             name = f"{error.filename}: " if error.filename is not None else ""
+            if error.errno == errno.EBADF:
+                name = "stdin or stdout is closed: "
             line = f"{name}{error.strerror}"
         case _:
             line = str(error) or type(error).__name__
