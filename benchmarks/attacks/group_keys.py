@@ -22,7 +22,7 @@ from gazette_aio.consumer.keyspace.etcd.messages import key_bytes, key_text
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.keys import GroupKeys
-from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Delete, Put
+from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete, Put
 from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from gazette_aio.testing.etcd_process import EtcdProcess
 
@@ -35,6 +35,7 @@ _KEYS: Final = GroupKeys("/group")
 _SHARDS: Final = tuple(f"shard-{number}" for number in range(5))
 _MEMBERS: Final = ("member-a", "member-b")
 _NUMBERS: Final = (0, 1, 2, 3, 127, 128, 2**31 - 1, 2**32 - 1)
+_READY: Final = ReplicaStatus(code=ReplicaStatus.PRIMARY).SerializeToString()
 _KEPT_KEYS: Final = 600
 """Foreign keys that are there at a time, about."""
 _DOOMED: Final = 0.1
@@ -153,16 +154,18 @@ async def _attack(store: KeyValueStore, rng: random.Random, duration: float) -> 
 async def _write(
     store: KeyValueStore, rng: random.Random, duration: float, members: Sequence[MemberSession]
 ) -> int:
-    own = {_KEYS.item(name) for name in _SHARDS} | {_KEYS.member("zone", x) for x in _MEMBERS}
+    own = [_KEYS.item(name) for name in _SHARDS] + [_KEYS.member("zone", x) for x in _MEMBERS]
     count, present, end = 0, dict[str, None](), time.monotonic() + duration
     while not count or time.monotonic() < end:
         puts = {put.key: put for put in (foreign(rng) for _ in range(64)) if put.key not in own}
         present |= dict.fromkeys(puts)
         doomed = [key for key in present if key not in puts and rng.random() < _DOOMED]
-        doomed = doomed[: 64 if len(present) > _KEPT_KEYS else 8]
+        doomed = doomed[: 60 if len(present) > _KEPT_KEYS else 8]
         for key in doomed:
             del present[key]
-        result = await store.transact([], [*puts.values(), *map(Delete, doomed)])
+        destroyed = Put(rng.choice(own), b"\xff", ignore_lease=True)
+        operations = [destroyed, *puts.values(), *map(Delete, doomed)]
+        result = await store.transact([], operations)
         count += len(puts)
         await members[0].key_space.wait_for_revision(result.header.revision)
     async with MemberSession(store, _KEYS, _member("member-c", 100)):
@@ -179,6 +182,10 @@ async def _write(
 
 
 async def _is_settled(store: KeyValueStore, session: MemberSession) -> bool:
-    stored = [each.key for each in (await store.range(f"{_KEYS.root}/assign/")).entries]
+    stored = (await store.range(f"{_KEYS.root}/assign/")).entries
+    for entry in stored:
+        if entry.value != _READY:  # Replicas of vanished members stay until others have caught up.
+            unchanged = Compare.mod_revision(entry.key, entry.mod_revision)
+            await store.transact([unchanged], [Put(entry.key, _READY, ignore_lease=True)])
     held = [assignment for shard in _SHARDS for assignment in session.group.assignments(shard)]
     return len(stored) == len(held) == len(_SHARDS) and not any(each.slot for each in held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gazette_aio.consumer.keyspace.errors import KeySpaceError
@@ -77,7 +77,7 @@ class Entries(Generic[D]):
     def decoded(self, raw: KeyValue) -> Entry[D] | None:
         """Return the entry of a key, or None, with a warning, if it can't be decoded.
 
-        Each revision of a key is warned of once.
+        Each revision of a key is warned of once. A key keeps the meaning of an earlier value.
         """
         try:
             entry = Entry(raw, self._decode(raw))
@@ -92,7 +92,12 @@ class Entries(Generic[D]):
                     error,
                     exc_info=None if is_foreseen else error,
                 )
-            return None
+            known = self._by_key.get(raw.key)
+            if known is None or known.raw.create_revision != raw.create_revision:
+                return None
+            # Its revision is the newest one, without which no transaction of ours would succeed.
+            kept = replace(raw, value=known.raw.value)
+            return Entry(kept, self._decode(kept))
         self._undecodable.pop(raw.key, None)
         return entry
 

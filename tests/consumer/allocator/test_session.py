@@ -71,8 +71,8 @@ def member(store, suffix, *, limit=10, **options):
     return MemberSession(store, KEYS, consumer(suffix, shard_limit=limit), **options)
 
 
-async def add_shards(store, count):
-    for n in range(count):
+async def add_shards(store, count, first=0):
+    for n in range(first, first + count):
         name = f"shard-{n:02}"
         await store.transact((), [Put(KEYS.item(name), shard(name).SerializeToString())])
 
@@ -146,6 +146,21 @@ async def test_foreign_keys_end_no_member(store):
         session.exit_gracefully(0)
         other.exit_gracefully(0)
         await asyncio.gather(*waits)
+
+
+async def test_values_that_others_destroyed_hold_up_no_allocation(store):
+    await add_shards(store, 1)
+    async with member(store, "aaaa") as session, member(store, "bbbb"):
+        await holders(store, ["aaaa"])
+        [(_, _, entry)] = await held(store)
+        garbage = [
+            Put(key, b"\xff", ignore_lease=True)
+            for key in (entry.key, KEYS.member("zone", "bbbb"), KEYS.item("shard-00"))
+        ]
+        written = await store.transact((), garbage)
+        await session.key_space.wait_for_revision(written.header.revision)
+        await add_shards(store, 1, first=1)
+        await holders(store, ["aaaa", "bbbb"])
 
 
 async def test_a_member_joins_though_what_it_loads_is_compacted_again_and_again(store, monkeypatch):

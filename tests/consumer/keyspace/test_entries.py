@@ -105,7 +105,7 @@ START = [put("/aaaa", 1, 5, 10, 3), put("/bbbb", 2, 6, 10, 1)]
         (Deleted("/aaaa", 10), {"/aaaa": 1, "/bbbb": 2}),
         (Deleted("/aaaa", 11), {"/bbbb": 2}),
         (put("/cccc", "bad", 11, 11, 1), {"/aaaa": 1, "/bbbb": 2}),
-        (put("/aaaa", "bad", 5, 11, 4), {"/aaaa": 1, "/bbbb": 2}),
+        (put("/aaaa", "bad", 6, 11, 4), {"/aaaa": 1, "/bbbb": 2}),
     ],
 )
 def test_events(event, after):
@@ -143,6 +143,15 @@ def test_undecodable_values_are_told(caplog):
     with caplog.at_level(logging.WARNING, "gazette_aio"):
         entries(*START).apply([put("/x", "bad", 11, 11, 1)])
     assert "'/x' can't be decoded" in caplog.text
+
+
+def test_a_key_keeps_its_meaning_until_another_value_can_be_decoded():
+    made = entries(*START)
+    [change] = made.apply([put("/aaaa", "bad", 5, 11, 4)])
+    assert (change.before.decoded, change.after.decoded) == (1, 1)
+    assert change.after.raw == put("/aaaa", 1, 5, 11, 4)
+    [change] = made.apply([put("/aaaa", 3, 5, 12, 5)])
+    assert (change.before.raw.mod_revision, change.after.decoded) == (11, 3)
 
 
 def test_no_failure_of_a_decoder_costs_another_key(caplog):
