@@ -246,6 +246,12 @@ RULES: Final[dict[Operation, tuple[Rule, ...]]] = {
             Course.RAISE,
             "The caller asked not to block.",
         ),
+        Rule(
+            "an offset beyond the write head, as the primary has confirmed",
+            _is(pb.OffsetBeyondHeadError),
+            Course.RAISE,
+            "Content at that offset is none that follows the content read before.",
+        ),
         _HOP,
         Rule(
             "INSUFFICIENT_JOURNAL_BROKERS, NOT_JOURNAL_BROKER",

@@ -11,6 +11,7 @@
     ├── OperationTimeoutError(TimeoutError)
     ├── ReadError
     │   ├── OffsetJumpError
+    │   ├── OffsetBeyondHeadError
     │   ├── SeekRequiresNewReaderError
     │   ├── FragmentError
     │   ├── UnexpectedEOFError(EOFError)
@@ -200,6 +201,26 @@ class OffsetJumpError(ReadError):
         requested: int = -1,
     ) -> None:
         self.requested = requested
+        super().__init__(text, journal=journal, offset=offset)
+
+
+class OffsetBeyondHeadError(ReadError):
+    """The read would begin beyond the write head of the journal, as its primary broker knows it.
+
+    The journal was deleted and created again, or restored with less content. Read from an offset up
+    to the write head, and reset the checkpoint that has the offset.
+
+    Args:
+        text: Reason.
+        journal: Journal being read.
+        offset: Offset of the next byte to read.
+        write_head: Write head of the journal.
+    """
+
+    def __init__(
+        self, text: str, *, journal: str = "", offset: int = -1, write_head: int = 0
+    ) -> None:
+        self.write_head = write_head
         super().__init__(text, journal=journal, offset=offset)
 
 

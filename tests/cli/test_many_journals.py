@@ -96,6 +96,19 @@ async def test_offsets_resume(
     assert json.loads(path.read_text())["test/c"] == sizes["test/c"] + 5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [(), ("--block",)])
+async def test_offsets_beyond_the_head_are_an_error(
+    broker_cli: Any, filled: dict[str, bytes], tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_text('{"test/b": 50000}')
+    done = await broker_cli("journals", "read", *ALL, f"--offsets={path}", *args)
+    assert done.code == 1
+    head = len(filled["test/b"])
+    assert f"offset 50000 is beyond the write head {head} of journal test/b" in done.err
+
+
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": "1"}', '{"a": -2}', '{"a": true}'])
 def test_invalid_offsets_are_refused(inline: Any, tmp_path: Path, text: str) -> None:
     path = tmp_path / "offsets.json"

@@ -1,4 +1,4 @@
-"""Probe of the write head of a journal."""
+"""Probes of the write head of a journal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.reads.reader import Reader
 from gazette_aio.client.retry import Operation
+from gazette_aio.client.rpc.member_choice import Mode
+from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS: Final = 30.0
 """Seconds after which a failing probe isn't retried."""
+
+LOOK_LIMIT_SECONDS: Final = 10.0
+"""Seconds to wait for an answer to a single look at the head."""
 
 _ANSWERS: Final = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
 
@@ -55,3 +60,38 @@ async def head_of(client: HasContext, journal: str, seconds: float = PROBE_SECON
             except pb.GazetteError as error:
                 failure = error
         await attempts.pause(failure)
+
+
+async def look_at_head(
+    client: HasContext, journal: str, before: pb.Header | None, claims: pb.Claims | None
+) -> pb.ReadResponse | None:
+    """Return what a broker knows of the write head of a journal, or None if none answers.
+
+    Args:
+        client: Client to use.
+        journal: Name of the journal.
+        before: Header of an earlier answer. If given, its primary is asked, if it can be reached,
+            after it has listed the fragment stores.
+        claims: Claims of the RPCs; None for the least ones they need.
+
+    Cancellation: safe.
+    """
+    rpc = client.context.rpc
+    request = pb.ReadRequest(
+        header=before, journal=journal, offset=-1, metadata_only=True, block=False
+    )
+    try:
+        async with asyncio.timeout(LOOK_LIMIT_SECONDS):
+            if before is not None:
+                listing = pb.FragmentsRequest(header=before, journal=journal, page_limit=1)
+                await rpc.list_fragments(listing, claims=claims, mode=Mode.PRIMARY)
+            stream = await rpc.read(request, claims=claims, mode=Mode.PRIMARY)
+            try:
+                response = await stream.receive()
+            finally:
+                await stream.aclose()
+    except (pb.GazetteError, TimeoutError):
+        return None
+    if response is None or isinstance(response, ReadContent) or response.status not in _ANSWERS:
+        return None
+    return response

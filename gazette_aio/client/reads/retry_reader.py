@@ -6,13 +6,23 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import time
 from typing import Final, Protocol
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.context import HasContext
+from gazette_aio.client.reads.head import LOOK_LIMIT_SECONDS, look_at_head
+from gazette_aio.client.reads.head_check import (
+    CONFIRM_SECONDS,
+    SILENT_SECONDS,
+    HeadCheck,
+    beyond_head,
+    is_beyond_head,
+)
 from gazette_aio.client.reads.journal_reader import JournalReader
 from gazette_aio.client.reads.position import ReadPosition
 from gazette_aio.client.reads.reader import Reader, seek_target
@@ -41,9 +51,11 @@ class RetryReader(JournalReader):
 
     It's an async iterator of non-empty chunks, each of which begins at `offset - len(chunk)`. The
     iteration ends at the `end_offset` of the request. Without `block`, the reader raises
-    OffsetNotYetAvailableError at the write head, and may be iterated again later. After a hole of
-    the journal it raises OffsetJumpError once, and continues after the hole; the change of an
-    offset of -1 to that of the head isn't a jump. Failures are retried according to the policy.
+    OffsetNotYetAvailableError at the write head, and may be iterated again later. With `block`, it
+    raises OffsetBeyondHeadError if the offset is beyond the write head, and the primary broker has
+    confirmed that for five seconds. After a hole of the journal it raises OffsetJumpError once, and
+    continues after the hole; the change of an offset of -1 to that of the head isn't a jump.
+    Failures are retried according to the policy.
 
     A direct reader fetches content that brokers have no local file of from the files of its
     fragments. A Read RPC refers to each file when its first byte is needed. Other content comes
@@ -91,6 +103,8 @@ class RetryReader(JournalReader):
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
         self._interrupted = False
+        self._timer: asyncio.Timeout | None = None
+        self._looking = OwnedTask()
         self._closed = asyncio.Event()
         self._reader: Reader | None = None
         self._dropped = Closing()
@@ -104,6 +118,10 @@ class RetryReader(JournalReader):
         endpoint = self.client.context.dispatcher.endpoint
         self._attempts = Attempts(Operation.READ, self._policy, self._request, endpoint)
         self._is_working = False
+        self._at_head_since: float | None = None
+        self._head_check: HeadCheck | None = None
+        self._beyond: pb.OffsetBeyondHeadError | None = None
+        self._has_looked = False
         self._response = pb.ReadResponse()
         self._position = ReadPosition(request.offset, request.end_offset)
         self._reader = self._fresh_reader()
@@ -149,6 +167,7 @@ class RetryReader(JournalReader):
         Raises:
             OffsetJumpError: A hole was skipped. Reading may continue.
             OffsetNotYetAvailableError: The request doesn't block, and the write head was reached.
+            OffsetBeyondHeadError: The request blocks, and the offset is beyond the write head.
             OperationTimeoutError: No broker could be reached, or served the journal, in time.
             GazetteError: Another error that isn't retried.
             asyncio.CancelledError: `cancel()` was called.
@@ -199,15 +218,26 @@ class RetryReader(JournalReader):
 
     async def _arrival(self, reader: Reader, limit: int) -> bytes:
         """Return what the reader reads. Look after its RPC until that's known to work."""
+        try:
+            return await self._next_chunk(reader, limit)
+        finally:
+            self._looking.cancel()
+            self._beyond, self._has_looked = None, False
+
+    async def _next_chunk(self, reader: Reader, limit: int) -> bytes:
         # Hot: a blocking RPC that works is waited for without a timer.
         while (pause := self._next_look()) is not None:
-            timer = asyncio.timeout(pause)
+            self._timer = timer = asyncio.timeout(pause)
             try:
                 async with timer:
                     return await reader.read(limit)
             except TimeoutError:
                 if not timer.expired():
                     raise
+            finally:
+                self._timer = None
+            if self._goes_on_looking(reader):
+                continue
             # A blocking read waits for content, which may take any time, but not for a broker whose
             # machine alone holds the connection.
             if self._request.block and await self._is_served(reader):
@@ -229,15 +259,85 @@ class RetryReader(JournalReader):
     def _next_look(self) -> float | None:
         """Return the seconds until the RPC is looked after; None if there's no need."""
         blocks = self._request.block
-        if blocks and self._is_working:
-            return None
-        limit = self._deadline.seconds
-        pauses = [LONGEST_DELAY] if blocks and self._attempts.count else []
-        if limit is not None:
-            left = self._left()
-            # Half of the time is for a probe.
-            pauses.append(max(left - limit / 2 if blocks and left > limit / 2 else left, 0))
+        check = self._due_check()
+        pauses = [] if check is None else [max(check.due - time.monotonic(), 0.0)]
+        if not (blocks and self._is_working):
+            limit = self._deadline.seconds
+            if blocks and self._attempts.count:
+                pauses.append(LONGEST_DELAY)
+            if limit is not None:
+                left = self._left()
+                # Half of the time is for a probe.
+                pauses.append(max(left - limit / 2 if blocks and left > limit / 2 else left, 0))
         return min(pauses, default=None)
+
+    def _due_check(self) -> HeadCheck | None:
+        """Return the check of the head that the present RPC needs, or None."""
+        is_silent = self._request.block and 0 < self.offset > self.write_head
+        return self._head_check if is_silent else None
+
+    def _goes_on_looking(self, reader: Reader) -> bool:
+        """Begin to look at the write head if it's time, or raise the error that looks amount to.
+
+        Returns:
+            Whether the wait for content was interrupted because of that.
+        """
+        beyond, self._beyond = self._beyond, None
+        if beyond is not None:
+            raise beyond
+        check = self._due_check()
+        if self._has_looked or check is None or check.due > time.monotonic():
+            looked, self._has_looked = self._has_looked, False
+            return looked
+        # Content that arrives meanwhile doesn't wait for the broker that is asked.
+        if reader.is_connected and not self._looking.running:
+            check.due = time.monotonic() + LOOK_LIMIT_SECONDS
+            self._looking.start(self._look_aside(check), f"gazette head {self.journal}")
+        else:
+            check.note(None, self.offset, time.monotonic())
+        return True
+
+    async def _look_aside(self, check: HeadCheck) -> None:
+        try:
+            if not await self._look_at_head(check) and check is self._head_check:
+                self._head_check = None
+        except pb.OffsetBeyondHeadError as error:
+            self._beyond = error
+        self._has_looked = True
+        # Race: the time-out may have expired, but not been exited yet.
+        if self._timer is not None and not self._timer.expired():
+            self._timer.reschedule(asyncio.get_running_loop().time())
+
+    async def check_head(self) -> None:
+        """Wait until the write head isn't before the next byte, or raise an error if it stays so.
+
+        Use this at the end of a read that doesn't block, if the error says that its offset is
+        beyond the write head. It returns without a result after ten seconds in which the primary
+        broker can't be reached.
+
+        Raises:
+            OffsetBeyondHeadError: The primary broker has confirmed it for five seconds.
+
+        Cancellation: safe.
+        """
+        began = time.monotonic()
+        check = HeadCheck(began)
+        while await self._look_at_head(check):
+            if (now := time.monotonic()) >= began + 2 * CONFIRM_SECONDS:
+                return
+            await asyncio.sleep(max(check.due - now, 0))
+
+    async def _look_at_head(self, check: HeadCheck) -> bool:
+        """Look at the write head, and return whether to look again."""
+        answer: pb.ReadResponse | None = None
+        verdict: bool | None = None
+        try:
+            answer = await look_at_head(self.client, self.journal, check.header, self._claims)
+        finally:
+            verdict = check.note(answer, self.offset, time.monotonic())
+        if verdict and answer is not None:
+            raise beyond_head(self.journal, self.offset, answer.write_head)
+        return verdict is None
 
     def _works(self) -> None:
         self._attempts.succeeded()
@@ -307,6 +407,7 @@ class RetryReader(JournalReader):
         Cancellation: safe — the RPC ends anyway; call again to wait for that.
         """
         self._closed.set()
+        await self._looking.aclose()
         await self._drop_reader()
 
     def _check(self, request: pb.ReadRequest) -> None:
@@ -361,6 +462,8 @@ class RetryReader(JournalReader):
             self._deadline.note(None)
         if error is not None:
             self._deadline.note(error)
+        if isinstance(error, pb.OffsetNotYetAvailableError) and not is_beyond_head(error):
+            self._at_head_since = time.monotonic()
         try:
             delay = self._attempts.failed(error)
         except pb.GazetteError:
@@ -378,8 +481,12 @@ class RetryReader(JournalReader):
             raise await self._timed_out()
 
     def _fresh_reader(self) -> Reader:
-        self._began = time.monotonic()
+        self._began = now = time.monotonic()
         self._is_working = False
+        since = self._at_head_since
+        is_known = since is not None and now < since + SILENT_SECONDS
+        due = now + SILENT_SECONDS * random.uniform(1, 2)  # noqa: S311
+        self._head_check = None if is_known else HeadCheck(due)
         self._request.do_not_proxy = self._direct
         reader = Reader(self.client, self.request, claims=self._claims, verify=self._verify)
         self._position = reader.position

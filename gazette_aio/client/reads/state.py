@@ -133,8 +133,11 @@ class ReadState:
         if response.status != pb.Status.OK:
             if response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE:
                 position.offset = max(position.offset, response.offset)
+            offset, head = response.offset, response.write_head
+            is_beyond = response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE and offset > head
             self.failure = status_error(
                 response.status,
+                f"offset {offset} is beyond the write head {head}" if is_beyond else "",
                 journal=self._journal,
                 header=response.header if response.HasField("header") else None,
                 response=response,

@@ -93,13 +93,17 @@ class JournalStub(UnaryStub[JournalMethods]):
         return await self._unary(call, pb.ApplyResponse.FromString, connection)
 
     async def read(
-        self, request: pb.ReadRequest, *, claims: pb.Claims | None = None
+        self,
+        request: pb.ReadRequest,
+        *,
+        claims: pb.Claims | None = None,
+        mode: Mode = Mode.REPLICA,
     ) -> ResponseStream[ReadMessage]:
-        """Begin a Read RPC.
+        """Begin a Read RPC, if possible at a member of the mode.
 
         Cancellation: aborts — the RPC ends.
         """
-        connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
+        connection, metadata = await self._journal_rpc(request, mode, claims)
         call = connection.methods.read(without_header(request), metadata=metadata)
         self._dispatcher.follow(call, connection, request.journal)
         return self._stream(call, decode_read_message, connection, request.journal)
@@ -117,14 +121,18 @@ class JournalStub(UnaryStub[JournalMethods]):
         return BegunAppend(call, connection.endpoint)
 
     async def list_fragments(
-        self, request: pb.FragmentsRequest, *, claims: pb.Claims | None = None
+        self,
+        request: pb.FragmentsRequest,
+        *,
+        claims: pb.Claims | None = None,
+        mode: Mode = Mode.REPLICA,
     ) -> pb.FragmentsResponse:
-        """Make a ListFragments RPC, once a broker answers.
+        """Make a ListFragments RPC, if possible at a member of the mode, once a broker answers.
 
         Cancellation: safe.
         """
         pb.validate(without_header(request))
-        connection, metadata = await self._journal_rpc(request, Mode.REPLICA, claims)
+        connection, metadata = await self._journal_rpc(request, mode, claims)
         if connection is self._dispatcher.default():
             await self._dispatcher.ready()
         call = connection.methods.list_fragments(without_header(request), metadata=metadata)

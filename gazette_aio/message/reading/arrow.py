@@ -129,6 +129,7 @@ class ArrowBatches(Owner):
         Raises:
             FramingError: Content of a journal can't be split, decoded or read. Iteration may
                 continue after it.
+            OffsetBeyondHeadError: A journal would be read from an offset beyond its write head.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 messages of other journals. The replay is retried when none of them is ready.
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from gazette_aio.message.envelopes.splitter import framing_error
 from gazette_aio.message.reading.journal_input import ArrivalKind, C
-from gazette_aio.protocol.errors import FramingError, ReplayError
+from gazette_aio.protocol.errors import FramingError, OffsetBeyondHeadError, ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sized
@@ -216,6 +216,8 @@ class MessageFlow(Generic[C, Out_co]):
         """Take the next arrival: of any journal after NeedContent, else of the current journal."""
         source, content, error = arrival.source, arrival.source.content, arrival.error
         match arrival.kind:
+            case ArrivalKind.ERROR if isinstance(error, OffsetBeyondHeadError):
+                self._failed = error  # It's the user's to reset the checkpoint.
             case ArrivalKind.ERROR:
                 assert error is not None
                 at = content.offset

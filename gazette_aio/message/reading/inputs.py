@@ -26,6 +26,7 @@ from gazette_aio.message.reading.sources import (
     Source,
     fetch_specs,
 )
+from gazette_aio.protocol.errors import OffsetBeyondHeadError
 from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 
 if TYPE_CHECKING:
@@ -330,6 +331,10 @@ class Inputs(Generic[C]):
                 raise StopAsyncIteration from None
             if not (isinstance(error, OffsetNotYetAvailableError) and source.owned):
                 return Arrival(source, ArrivalKind.ERROR, error=error)
+            try:
+                await source.check_head(error)
+            except OffsetBeyondHeadError as beyond:
+                return Arrival(source, ArrivalKind.ERROR, error=beyond)
             arrival = Arrival(source, ArrivalKind.LEFT)
         self._single_ended = True
         return arrival

@@ -91,6 +91,7 @@ class MessageIterator(Owner, Generic[T]):
         Raises:
             FramingError: Content of a journal can't be read, split or decoded. Iteration may
                 continue after it.
+            OffsetBeyondHeadError: A journal would be read from an offset beyond its write head.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 messages of other journals. The replay is retried when none of them is ready.
 

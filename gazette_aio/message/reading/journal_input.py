@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.reads.head_check import is_beyond_head
 from gazette_aio.message.envelopes.origin import JournalFormat
 from gazette_aio.protocol.errors import OffsetJumpError
 
@@ -139,6 +140,17 @@ class JournalInput(Generic[C]):
         except OffsetJumpError as jump:
             return Arrival(self, ArrivalKind.JUMP, begin=jump.offset)
         return Arrival(self, ArrivalKind.CHUNK, chunk, reader.offset - len(chunk))
+
+    async def check_head(self, error: pb.OffsetNotYetAvailableError) -> None:
+        """Check that a read that doesn't block ended at the write head, not beyond.
+
+        Raises:
+            OffsetBeyondHeadError: It's beyond the write head.
+
+        Cancellation: safe.
+        """
+        if self.reader is not None and is_beyond_head(error):
+            await self.reader.check_head()
 
     async def close_reader(self) -> None:
         """Close the reader. A later one resumes at its offset. Idempotent.

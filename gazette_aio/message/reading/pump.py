@@ -267,9 +267,12 @@ class JournalPump(Generic[C]):
         self._listed.clear()
         try:
             step = await read()
-        except OffsetNotYetAvailableError:
+        except OffsetNotYetAvailableError as error:
             self._is_behind = False
-            return _Next.TAIL if self._block and not self.leaving else _Next.LEAVE
+            if self._block and not self.leaving:
+                return _Next.TAIL
+            await self.source.check_head(error)
+            return _Next.LEAVE
         except (JournalNotFoundError, SuspendedError, NotAllowedError) as error:
             if not self._selected:
                 raise

@@ -42,6 +42,7 @@ from tests.consumer.transactions.world import (
     shard_spec,
     to_out,
 )
+from tests.head_checks import hasten_head_checks
 from tests.waiting import eventually, turns
 
 
@@ -228,6 +229,21 @@ async def failure_of(member: Member) -> str:
 async def test_a_source_does_not_exist(client: Any):
     text = "runTransactions: readMessage: fetching journal spec: named journal does not exist (yyy/zzz)"
     assert await failure_of(Member(client, Disk(), spec=shard_spec("yyy/zzz"))) == text
+
+
+async def test_a_source_with_less_content_than_was_read_fails_the_shard(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    hasten_head_checks(monkeypatch)
+    await publish(client, SOURCES[0], 1)
+    head = (await heads(client))[SOURCES[0]]
+    disk = Disk()
+    disk.checkpoint.sources[SOURCES[0]].read_through = 5000
+    assert (await failure_of(Member(client, disk))).startswith(
+        "runTransactions: readMessage: framing.Unmarshal(offset 5000): offset 5000 is beyond the "
+        f"write head {head} of journal {SOURCES[0]}, which was deleted and created again, or "
+        f"restored with less content: read from an offset up to {head}, and reset the checkpoint"
+    )
 
 
 async def test_a_suspended_source_is_waited_for(tmp_path: Path):

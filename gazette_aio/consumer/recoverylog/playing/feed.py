@@ -145,7 +145,7 @@ class LogFeed(Owner):
                 except pb.OffsetJumpError as jump:
                     await self._put_failure(jump)
                 except pb.GazetteError as error:
-                    if not direct or isinstance(error, pb.StatusError):
+                    if not direct or isinstance(error, pb.StatusError | pb.OffsetBeyondHeadError):
                         raise
                     _logger.warning("reading %s through brokers: %s", self.log, error)
                     return False
