@@ -293,11 +293,19 @@ async def test_a_process(files: Files, tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("is_secure", [True, False])
 async def test_when_no_connection_can_be_accepted_it_goes_on_later(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    is_secure: bool,
+    files: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("gazette_aio.broker.gateway.tls_listener.PAUSE_SECONDS", 0.01)
-    failures = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
+    monkeypatch.setattr("gazette_aio.broker.gateway.listener.PAUSE_SECONDS", 0.01)
+    shortage = OSError(errno.EMFILE, "Too many open files")
+    failures = [shortage, shortage, ConnectionAbortedError()]
+    options = files.server if is_secure else {}
+    told = "unable to accept connections, which wait: Too many open files (see `ulimit -n`)"
     accept = socket.socket.accept
 
     def failing(self: socket.socket) -> tuple[socket.socket, object]:
@@ -306,14 +314,14 @@ async def test_when_no_connection_can_be_accepted_it_goes_on_later(
         return accept(self)
 
     monkeypatch.setattr(socket.socket, "accept", failing)
-    async with EmbeddedBroker(tmp_path, fsync="off", **files.server) as broker:
+    async with EmbeddedBroker(tmp_path, fsync="off", **options) as broker:
         response, _ = await get(broker, trusting(files.ca))
         assert response.status == 404
     assert not failures
-    assert [record.message for record in caplog.records] == ["unable to accept connections"]
+    assert [(record.message, record.exc_info) for record in caplog.records] == [(told, None)]
     # The end of a broker is also that of a pause.
-    failures.append(OSError(errno.EMFILE, "Too many open files"))
-    async with EmbeddedBroker(tmp_path, fsync="off", **files.server) as broker:
+    failures.append(shortage)
+    async with EmbeddedBroker(tmp_path, fsync="off", **options) as broker:
         with socket.create_connection(("127.0.0.1", int(broker.http_endpoint.rpartition(":")[2]))):
 
             async def failed() -> bool:
@@ -322,4 +330,4 @@ async def test_when_no_connection_can_be_accepted_it_goes_on_later(
             await eventually(failed)
     # Time is the subject: a pause that goes on ends by now, and listens on a closed socket.
     await asyncio.sleep(0.01)
-    assert [record.message for record in caplog.records] == ["unable to accept connections"] * 2
+    assert [record.message for record in caplog.records] == [told] * 2

@@ -8,15 +8,14 @@ import warnings
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.gateway.tls_listener import TlsListener
+from gazette_aio.broker.gateway.listener import Listener
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.connections import Connections
 from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
-    import asyncio
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.gateway.connection import GatewayServer
@@ -45,7 +44,7 @@ class HttpGateway:
         self._core = core
         self._allow_origins = tuple(allow_origins)
         self._allow_unauthenticated = allow_unauthenticated
-        self._listener: asyncio.Server | TlsListener | None = None
+        self._listener: Listener | None = None
         self._server: GatewayServer | None = None
         self._routes: GatewayRoutes | None = None
 
@@ -86,7 +85,8 @@ class HttpGateway:
             raise pb.ListenError(
                 f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
             ) from error
-        self._listener = listener if tls is None else _secured(listener, server, tls)
+        self._listener = Listener([each.dup() for each in listener.sockets], server, tls)
+        listener.close()
         bound: int = self._listener.sockets[0].getsockname()[1]
         Connections(host, bound).leave_children(server)
         return bound
@@ -113,11 +113,3 @@ class HttpGateway:
         await self._server.end()
         await listener.wait_closed()
         self._listener = None
-
-
-def _secured(
-    listener: asyncio.Server, factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext
-) -> TlsListener:
-    sockets = [socket.dup() for socket in listener.sockets]
-    listener.close()
-    return TlsListener(sockets, factory, context)

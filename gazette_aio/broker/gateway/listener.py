@@ -1,4 +1,4 @@
-"""Listener for connections over TLS."""
+"""Listener of the gateway."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import ssl
@@ -20,32 +20,39 @@ PAUSE_SECONDS = 1.0
 _BACKLOG = 100
 
 
-class TlsListener:
-    """Accepts connections, and starts their protocol after the handshake.
+class Listener:
+    """Accepts connections, and starts their protocol after the handshake of TLS, if any.
 
     A server of the event loop doesn't know connections during their handshake, and can't end them.
+    If the process has no free descriptor, it logs many errors.
 
     Args:
         sockets: Bound sockets, which are closed at the end.
         factory: Makes the protocol of a connection.
+        context: Context of TLS; None is plain HTTP.
     """
 
     def __init__(
         self,
         sockets: Iterable[socket.socket],
         factory: Callable[[], asyncio.Protocol],
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
     ) -> None:
         self.sockets: tuple[socket.socket, ...] = tuple(sockets)
         self._factory = factory
-        self._context = context
+        self._options: dict[str, Any] = {}
+        if context is not None:
+            self._options["ssl"] = context
+            self._options["ssl_handshake_timeout"] = _HANDSHAKE_SECONDS
+            self._options["ssl_shutdown_timeout"] = _SHUTDOWN_SECONDS
+        self._is_warned = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepted: set[socket.socket] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
 
     def __repr__(self) -> str:
-        return f"<TlsListener sockets={len(self.sockets)} tasks={len(self._tasks)}>"
+        return f"<Listener sockets={len(self.sockets)} tasks={len(self._tasks)}>"
 
     async def start_serving(self) -> None:
         """Begin to accept connections.
@@ -87,13 +94,18 @@ class TlsListener:
             connection, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return  # It's gone again.
-        except OSError:
-            _logger.warning("unable to accept connections", exc_info=True)
+        except OSError as error:
+            if not self._is_warned:
+                self._is_warned = True
+                _logger.warning(
+                    "unable to accept connections, which wait: %s (see `ulimit -n`)", error.strerror
+                )
             self._loop.remove_reader(listener)
             self._pauses[listener] = self._loop.call_later(
                 PAUSE_SECONDS, self._loop.add_reader, listener, self._accept, listener
             )
             return
+        self._is_warned = False
         connection.settimeout(0)
         self._accepted.add(connection)
         task = asyncio.ensure_future(self._agree(connection))
@@ -104,11 +116,7 @@ class TlsListener:
         self._accepted.discard(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._factory,
-                connection,
-                ssl=self._context,
-                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+                self._factory, connection, **self._options
             )
         except OSError as error:  # Errors of TLS are such, too.
             _logger.debug("no TLS was agreed on", extra={"error": str(error)})
