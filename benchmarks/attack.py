@@ -24,6 +24,7 @@ from benchmarks.attacks import (
     publishers,
     terminals,
     tokens,
+    turns,
 )
 from benchmarks.soaks import broker, client
 from benchmarks.soaks.invariant import BrokenInvariantError
@@ -35,6 +36,7 @@ PARTS = {
     "console": console.attack,
     "terminals": terminals.attack,
     "group keys": group_keys.attack,
+    "turns": turns.attack,
     "frames": frames.attack,
     "floods": floods.attack,
     "damage": damage.attack,

@@ -9,6 +9,7 @@ _MODULES = (
     "consumer",
     "consumer_idle",
     "consumer_allocation",
+    "consumer_loop",
     "arrow",
     "publish",
     "reads",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.garbage import collected_in_parts
 from gazette_aio.client import connect
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.service.diagnostics import Diagnostics
@@ -157,7 +158,7 @@ async def _run(
     on_start: Callable[[Service], None] | None = None,
 ) -> bool:
     """Run a member until a signal. See `run_consumer()`."""
-    async with StopSignals() as signals, AsyncExitStack() as stack:
+    async with collected_in_parts(), StopSignals() as signals, AsyncExitStack() as stack:
         service: Service | None = None
         with signals.starting:
             store = await stack.enter_async_context(opening)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import logging
@@ -209,6 +210,19 @@ async def run(application: Summing, **options: Any) -> bool:
         return await run_consumer(
             application, options=consumer, store=store, client=client, **options
         )
+
+
+async def test_full_collections_of_a_member_look_only_at_what_is_younger() -> None:
+    """A collection of all objects would hold up its event loop."""
+    looked_at: list[int] = []
+
+    def collect(service: Service) -> None:
+        gc.collect()  # As the interpreter does by itself.
+        looked_at.append(len(gc.get_objects()))
+        service.exit_gracefully()
+
+    assert await run(Summing(), on_start=collect)
+    assert looked_at[0] < 1000
 
 
 async def test_a_signal_during_the_start_ends_it(unhandled: list[int]) -> None:

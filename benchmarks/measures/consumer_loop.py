@@ -1,0 +1,43 @@
+"""Turns of a member's event loop while all of its shards change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Subject, constant, measure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+SHARDS = 2_000
+MOST_SECONDS = 0.1
+
+
+async def longest_turn(shards: int) -> float:
+    """Return the seconds of processor time of the longest turn."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.busy_member", str(shards)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, f"exit code {process.returncode}"
+    return max(processor for processor, _ in json.loads(out).values())
+
+
+@measure(
+    "consumer.longest_turn",
+    goal=1.0,
+    unit="s",
+    better="less",
+    rounds=1,
+    about="processor time of the longest turn of a member's event loop while 2,000 shards are "
+    "applied, unassigned and deleted, and while the broker restarts, against 0.1 s",
+)
+async def setup() -> AsyncGenerator[Subject]:
+    async def figure() -> float:
+        return await longest_turn(SHARDS)
+
+    yield Subject(figure, constant(MOST_SECONDS))
