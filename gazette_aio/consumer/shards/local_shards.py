@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 import anyio
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+ENDS_PER_TURN = 16
+
 
 class LocalShards(Scope):
     """Replicas of the shards that are assigned to this member.
@@ -48,6 +51,7 @@ class LocalShards(Scope):
         self._host = host
         self._replicas: dict[str, Replica] = {}
         self._starting: dict[str, None] = {}  # In the order of their assignments.
+        self._ending: deque[Replica] = deque()
         self._supervisor: asyncio.Task[None] | None = None
         self._is_open = asyncio.Event()
         self._running: set[Replica] = set()  # Cancelled replicas, too.
@@ -155,7 +159,8 @@ class LocalShards(Scope):
         if replica is not None and step in {Transition.CANCEL, Transition.REPLACE}:
             _logger.info("stopping local shard %s", shard)
             del self._replicas[shard]
-            replica.cancel()
+            self._ending.append(replica)
+            self._changed.set()
         if step in {Transition.START, Transition.REPLACE}:
             self._starting[shard] = None
             self._changed.set()
@@ -166,13 +171,14 @@ class LocalShards(Scope):
                 replica.promote()
 
     async def _supervise(self) -> None:
-        """Start replicas, and cancel them at the end, in turns: there may be thousands."""
+        """Start and cancel replicas in turns: there may be thousands."""
         turns = Turns()
         async with anyio.create_task_group() as tasks:
             self._is_open.set()
             while not self.has_stopped:
                 changed = self._changed.next()
-                while self._starting:
+                await self._cancel()
+                while self._starting and not self._ending:
                     shard = next(iter(self._starting))
                     try:
                         self._start(tasks, shard)
@@ -184,10 +190,15 @@ class LocalShards(Scope):
                     await turns.rest()
                 if not self.has_stopped:
                     await changed.wait()
-            while self._replicas:
-                _, replica = self._replicas.popitem()
-                replica.cancel()
-                await turns.rest()
+            self._ending.extend(self._replicas.values())
+            self._replicas.clear()
+            await self._cancel()
+
+    async def _cancel(self) -> None:
+        while self._ending:
+            for _ in range(min(ENDS_PER_TURN, len(self._ending))):
+                self._ending.popleft().cancel()
+            await asyncio.sleep(0)  # The tasks that were cancelled end in the next turn.
 
     def _supervised(self, supervisor: asyncio.Task[None]) -> None:
         self._is_open.set()

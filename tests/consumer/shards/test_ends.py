@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -15,9 +16,9 @@ import pytest
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.application import hooks
 from gazette_aio.consumer.application.hook_thread import HookThread
-from gazette_aio.consumer.keyspace.operations import Put
+from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.shards.errors import ShardFailedError
-from gazette_aio.consumer.shards.local_shards import LocalShards
+from gazette_aio.consumer.shards.local_shards import ENDS_PER_TURN, LocalShards
 from gazette_aio.consumer.shards.replica import Replica
 from gazette_aio.protocol.errors import RecoveryError
 from tests.cancellation import cancel_at
@@ -350,6 +351,24 @@ async def test_a_thousand_shards_keep_nobody_from_the_loop(client, monkeypatch):
         # At once: the next step collects garbage.
         assert longest.calls < MOST_CALLS, longest.step
         assert len(group.application.stores) == SHARDS + 1
+
+
+async def test_shards_that_end_together_end_in_slices(client):
+    """Their tear-downs would be one turn of the event loop."""
+    specs = [shard_spec(f"shard-{number:04}") for number in range(100)]
+    async with nothing_left(), Group(client) as group:
+        await group.create(*specs)
+        await assign_all(group, specs)
+        await eventually(lambda: primaries(group) == len(specs))
+        replicas = list(group.shards.replicas.values())
+        keys = [KEYS.assignment(spec.id, *LOCAL, 0) for spec in specs]
+        ended = [0]
+        deletions = asyncio.create_task(group.write(*map(Delete, keys), wait=False))
+        while ended[-1] < len(specs):
+            await asyncio.sleep(0)
+            ended.append(sum(replica.cancelled.is_set() for replica in replicas))
+        await deletions
+    assert max(after - before for before, after in pairwise(ended)) <= ENDS_PER_TURN
 
 
 @pytest.mark.slow
