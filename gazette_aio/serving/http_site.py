@@ -10,10 +10,10 @@ from aiohttp import web
 import gazette_aio.protocol as pb
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.connections import Connections
+from gazette_aio.serving.listener import Listener
 from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Awaitable, Callable
 
@@ -107,6 +107,35 @@ class SiteRunner(web.AppRunner):
         return BoundedServer(made.request_handler, made.request_factory)
 
 
+class _Site(web.BaseSite):
+    """Address of a server.
+
+    Args:
+        runner: The server.
+        listener: Listener on the address, which the site closes.
+    """
+
+    def __init__(self, runner: SiteRunner, listener: Listener) -> None:
+        super().__init__(runner)
+        self._listener = listener
+
+    @property
+    def name(self) -> str:
+        """Name of the address."""
+        return repr(self._listener)
+
+    async def start(self) -> None:
+        """Begin to accept connections."""
+        await super().start()
+        await self._listener.start_serving()
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+        await self._listener.wait_closed()
+        await super().stop()
+
+
 async def listen(
     runner: SiteRunner, host: str, port: int, *, tls: ssl.SSLContext | None = None
 ) -> int:
@@ -123,21 +152,16 @@ async def listen(
 
     Cancellation: safe — the caller cleans up.
     """
-    sockets: list[socket.socket] = []
+    assert runner.server is not None, "not set up"
     try:
-        listener = await bound_listener(asyncio.Protocol, host, port)
-        sockets = [each.dup() for each in listener.sockets]
-        listener.close()
-        bound: int = sockets[0].getsockname()[1]
-        while sockets:
-            await web.SockSite(runner, sockets[-1], ssl_context=tls).start()
-            sockets.pop()  # The runner closes it.
-        Connections(host, bound).leave_children(runner.server)
+        bound = await bound_listener(asyncio.Protocol, host, port)
     except OSError as error:
         raise pb.ListenError(
             f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
         ) from error
-    finally:
-        for each in sockets:
-            each.close()
-    return bound
+    listener = Listener([each.dup() for each in bound.sockets], runner.server, tls)
+    bound.close()
+    await _Site(runner, listener).start()
+    found: int = listener.sockets[0].getsockname()[1]
+    Connections(host, found).leave_children(runner.server)
+    return found

@@ -301,7 +301,7 @@ async def test_when_no_connection_can_be_accepted_it_goes_on_later(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("gazette_aio.broker.gateway.listener.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("gazette_aio.serving.listener.PAUSE_SECONDS", 0.01)
     shortage = OSError(errno.EMFILE, "Too many open files")
     failures = [shortage, shortage, ConnectionAbortedError()]
     options = files.server if is_secure else {}

@@ -8,9 +8,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.gateway.listener import Listener
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.connections import Connections
+from gazette_aio.serving.listener import Listener
 from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:

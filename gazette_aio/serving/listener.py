@@ -1,4 +1,4 @@
-"""Listener of the gateway."""
+"""Listener of HTTP servers."""
 
 from __future__ import annotations
 
