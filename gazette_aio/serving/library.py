@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc.aio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 _Options = tuple[tuple[str, Any], ...]
 
@@ -70,7 +70,6 @@ class _OwnedServer(_Server):  # type: ignore[misc]
     def __del__(self) -> None:
         if not self._is_started:
             return
-        warnings.warn("a gRPC server was not stopped", ResourceWarning, source=self, stacklevel=2)
         # Invariant: it's never destroyed, even when the interpreter ends and clears its modules.
         _incref(ctypes.py_object(self._server))
         if not self._loop.is_closed():
@@ -82,6 +81,9 @@ class _ObservedServer(_Base):  # type: ignore[misc]
 
     on_failure: Callable[[Exception], object] | None
 
+    async def _request_call(self) -> Any:
+        return await _Kept(self, _Base._request_call(self))
+
     async def _server_main_loop(self, started: asyncio.Future[bool]) -> None:
         try:
             await _Base._server_main_loop(self, started)
@@ -91,3 +93,36 @@ class _ObservedServer(_Base):  # type: ignore[misc]
             # A failure would keep the library from ending the server.
             if self.on_failure is not None:
                 self.on_failure(error)
+
+
+class _Kept:
+    """Awaits the next request. If a running server is cancelled, nothing of it is destroyed.
+
+    The library writes the request into memory of the coroutine, even if the event loop has
+    cancelled all tasks.
+    """
+
+    def __init__(self, server: Any, coroutine: Any) -> None:
+        self._server = server
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        while True:
+            try:
+                waited = self._coroutine.send(None)
+            except StopIteration as end:
+                return end.value
+            try:
+                yield waited
+            except BaseException:
+                if self._server.is_running():
+                    _incref(ctypes.py_object(self._coroutine))
+                    _Unstopped()
+                raise
+
+
+class _Unstopped:
+    """Warns when it's destroyed, where a warning that's made an error can't interrupt a task."""
+
+    def __del__(self) -> None:
+        warnings.warn("a gRPC server was not stopped", ResourceWarning, stacklevel=2)
