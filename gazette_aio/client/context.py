@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from gazette_aio.client.fragments.fetcher import FragmentFetcher
     from gazette_aio.client.status import AppendStatus, Reporting, StreamStatus, WatchStatus
     from gazette_aio.client.tracing import Tracing
+
+_MOST_LOOKS: Final = 16
 
 CONNECT_SECONDS: Final = 20.0
 """Seconds within which a member must answer."""
@@ -129,6 +132,8 @@ class ClientContext:
         """Readers that have begun."""
         self.watches: weakref.WeakSet[Reporting[WatchStatus]] = weakref.WeakSet()
         """Lists of journals that were entered."""
+        self.head_looks: asyncio.Semaphore = asyncio.Semaphore(_MOST_LOOKS)
+        """Looks at write heads at a time: thousands of reads may begin at once."""
         self.append_services: weakref.WeakSet[Reporting[AppendStatus]] = weakref.WeakSet()
         """Services that append in the background."""
         self.append_memory: AppendMemory = AppendMemory()

@@ -81,7 +81,7 @@ async def look_at_head(
         header=before, journal=journal, offset=-1, metadata_only=True, block=False
     )
     try:
-        async with asyncio.timeout(LOOK_LIMIT_SECONDS):
+        async with client.context.head_looks, asyncio.timeout(LOOK_LIMIT_SECONDS):
             if before is not None:
                 listing = pb.FragmentsRequest(header=before, journal=journal, page_limit=1)
                 await rpc.list_fragments(listing, claims=claims, mode=Mode.PRIMARY)

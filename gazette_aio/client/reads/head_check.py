@@ -21,8 +21,9 @@ from typing import Final
 
 import gazette_aio.protocol as pb
 
-SILENT_SECONDS: Final = 1.0
-"""Seconds without an answer after which a blocking read asks for the write head."""
+SILENT_SECONDS: Final = 2.0
+"""Least seconds without an answer after which a blocking read asks for the write head; up to three
+times as many, by chance."""
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two looks at the write head."""

@@ -485,7 +485,7 @@ class RetryReader(JournalReader):
         self._is_working = False
         since = self._at_head_since
         is_known = since is not None and now < since + SILENT_SECONDS
-        due = now + SILENT_SECONDS * random.uniform(1, 2)  # noqa: S311
+        due = now + SILENT_SECONDS * random.uniform(1, 3)  # noqa: S311 - Others begin as well.
         self._head_check = None if is_known else HeadCheck(due)
         self._request.do_not_proxy = self._direct
         reader = Reader(self.client, self.request, claims=self._claims, verify=self._verify)
