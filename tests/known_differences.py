@@ -41,12 +41,64 @@ BROKER_SCENARIOS: dict[str, str] = {
         "files of a journal below another one aren't indexed as fragments of the upper one, "
         'unless nested_journals="shared"'
     ),
+    **dict.fromkeys(
+        ("apply_invalid_postfix_unterminated", "apply_invalid_postfix_unknown_field"),
+        "refusals of templates don't have the words of Go's template package",
+    ),
 }
 
 # Documents of specs_yaml.json, by note, which this package accepts.
 _SORTED = "children, labels and sources of documents may be in any order"
 SORTED_SPECS: dict[str, str] = dict.fromkeys(
     ("children out of order", "labels out of order", "sources out of order"), _SORTED
+)
+
+# Templates of fragments.json which Gazette's broker evaluates, and the embedded broker refuses.
+_PATH = "paths beyond those of docs/broker.md are refused"
+_LANGUAGE = "of Go's template language, actions that name a value are known"
+PATH_POSTFIXES: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "{{ .Spool.FirstAppendTime.Unix }}",
+            "{{ .Spool.FirstAppendTime.Hour }}-{{ .Spool.FirstAppendTime.Minute }}",
+            "{{ .Spool.FirstAppendTime.Month }}",
+            "{{ .Spool.FirstAppendTime.Weekday }}",
+            "{{ .Spool.FirstAppendTime }}",
+            'all={{ .Spool.Registers.ValuesOf "region" }}',
+            "{{ .Spool.Fragment.Journal }}",
+            "rep={{ .Replication }}",
+            "{{ .Flags }}",
+            "{{ .MaxAppendRate }}",
+            "{{ .Labels }}",
+        ),
+        _PATH,
+    ),
+    **dict.fromkeys(
+        (
+            '{{ printf "%016x" .Spool.Begin }}',
+            '{{ if eq (.Spool.Registers.ValueOf "region") "us" }}us{{ else }}other{{ end }}',
+            '{{ with .Spool.Registers.ValueOf "region" }}r={{ . }}{{ end }}',
+            "{{- /* note */ -}} x ",
+            '{{ "x" }}',
+        ),
+        _LANGUAGE,
+    ),
+    "{{ .Fragment.Length }}": "refused when it's applied, not each time when a fragment is written",
+    '{{ .Spool.FirstAppendTime.Format "2006-01-02T15:04:05.999999999" }}': (
+        "times of appends are known to the microsecond"
+    ),
+}
+
+# Templates of validation.json which `validate()` accepts.
+_BROKERS_CHECK = "brokers check templates; clients only see whether actions are closed"
+VALIDATED_TEMPLATES: dict[str, str] = dict.fromkeys(
+    (
+        "x/{{ .Spool.FirstAppendTime.Format }}",
+        "{{ .NoSuchField }}",
+        "{{ end }}",
+        "{{ .Spool.Nope }}",
+    ),
+    _BROKERS_CHECK,
 )
 
 # Parts of texts in broker_scenarios.json, and what a broker of this package has in their place.

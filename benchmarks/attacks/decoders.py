@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from benchmarks.soaks.invariant import BrokenInvariantError
+from gazette_aio.broker.fragments.postfix import check_template
 from gazette_aio.cli.journals.read_offsets import is_checkpoint
 from gazette_aio.consumer.allocator.shard_group import group_decoder
 from gazette_aio.consumer.keyspace.etcd.failures import too_old
@@ -24,7 +25,6 @@ from gazette_aio.message.publishing.intent_record import MAGIC, decode_record
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.labels import validate_label_set
-from gazette_aio.protocol.postfix import validate_path_postfix_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,7 +155,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "labels": _labels,
     "hints": lambda data: FSM(decode_hints(data)),
     "endpoints": _text(parse_endpoint),
-    "templates of paths": _text(validate_path_postfix_template),
+    "templates of paths": _text(check_template),
     "checkpoints": SequencerCheckpoint.from_json,
     "records of intents": _record_of_intents,
     "files of states": decode_state_file,

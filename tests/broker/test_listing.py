@@ -157,6 +157,30 @@ async def test_the_first_invalid_change_is_told(caller: Caller) -> None:
         assert f"Changes[{len(specs) - 1}]" in str(expected.value)
 
 
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (
+            "n={{ .Name }}/{{ printf `%x` .Spool.Begin }}",
+            "unsupported '{{ printf `%x` .Spool.Begin }}'",
+        ),
+        ("{{ if .Name }}x{{ end }}", "unsupported '{{ if .Name }}'"),
+        ("{{ .Nope }}", "unsupported '{{ .Nope }}'"),
+        ("{{ .Name }}{{ .Name", "unclosed '{{ .Name'"),
+    ],
+)
+async def test_templates_that_the_broker_cannot_evaluate(
+    caller: Caller, template: str, reason: str
+) -> None:
+    refused = journal_spec("test/postfix", path_postfix_template=template)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await caller.create(A, refused)
+    assert raised.value.code() is grpc.StatusCode.UNKNOWN
+    place = "Changes[1].Upsert.Fragment.PathPostfixTemplate: "
+    assert (raised.value.details() or "").startswith(place + reason)
+    assert await caller.journals() == []
+
+
 async def test_watches_of_many_journals_are_chunked(caller: Caller) -> None:
     await caller.create(*(journal_spec(f"test/part-{number:03}") for number in range(60)))
     call = caller.list_call(pb.ListRequest(watch=True))

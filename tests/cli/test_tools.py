@@ -47,11 +47,18 @@ def test_attach_uuids(inline: Any, tmp_path: Path) -> None:
     [
         ("{{.Line}}\n", b"some\n"),
         ("<{{ .Line }}|{{.Line}}>", b"<some|some>"),
-        ('{{if eq .Line "some"}}yes{{else}}no{{end}} {{len .UUID}}\n', b"yes 36\n"),
+        ('{"line":{{\t.Line\t}}}', b'{"line":some}'),
     ],
 )
 def test_templates(inline: Any, template: str, expected: bytes) -> None:
     assert inline("attach-uuids", "--template", template, stdin=b"some\n").out == expected
+
+
+def test_a_template_that_is_not_known(inline: Any) -> None:
+    refused = inline("attach-uuids", "--template", "{{.Line}}{{if .UUID}}", stdin=b"x\n")
+
+    assert (refused.code, refused.out) == (2, b"")
+    assert "unsupported '{{if .UUID}}'" in refused.err
 
 
 def test_attaching_refuses(inline: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fragments: names, paths, sums, and templates of path postfixes."""
+"""Fragments: names, paths and sums."""
 
 from __future__ import annotations
 
@@ -10,19 +10,10 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.fragment import codec_name
-from gazette_aio.protocol.postfix import (
-    parse_path_postfix_template,
-    render_path_postfix,
-    validate_path_postfix_template,
-)
 from tests import golden
 from tests.protocol.support import (
-    agrees,
     error_of,
     fragment,
-    labels,
-    spec,
-    unix_nanoseconds,
 )
 
 NONE = pb.CompressionCodec.NONE
@@ -97,29 +88,6 @@ def test_sum_of_foobar():
     assert pb.sum_to_digest(total).hex() == "8843d7f92416211de9ebb963ff4ce28125932878"
     # Any kind of buffer will do.
     assert pb.sha1_sum(memoryview(b"foobar")) == pb.sha1_sum(bytearray(b"foobar")) == total
-
-
-def test_path_postfixes():
-    for case in load("path_postfix"):
-        arguments = {
-            "fragment": fragment(case["fragment"]),
-            "first_append_time": unix_nanoseconds(case["first_append_time"]),
-            "registers": labels(case["registers"]),
-            "spec": spec(case["spec"]),
-        }
-        error = error_of(render_path_postfix, case["template"], **arguments)
-        assert agrees(error, case), (case["template"], error)
-        if error is None:
-            assert render_path_postfix(case["template"], **arguments) == case["result"]
-        refused = case["spec_validation_error"]
-        error = error_of(parse_path_postfix_template, case["template"])
-        assert (error is None) == (refused is None), (case["template"], error)
-        assert error_of(validate_path_postfix_template, case["template"]) == error
-        if error is not None:
-            assert error.startswith("PathPostfixTemplate: template: postfix:1:")
-        elif case["error"] is None:
-            template = parse_path_postfix_template(case["template"])
-            assert template.render(**arguments) == case["result"]
 
 
 journals = st.lists(

@@ -183,7 +183,12 @@ def set_field(name: str, value: Any) -> Callable[[pb.JournalSpec], None]:
         (set_duration("retention", -1), None),
         (
             set_fragment("path_postfix_template", "{{ bad template"),
-            'Fragment.PathPostfixTemplate: template: postfix:1: function "bad" not defined',
+            "Fragment.PathPostfixTemplate: unclosed '{{ bad template'",
+        ),
+        # Brokers know which templates they evaluate.
+        (
+            set_fragment("path_postfix_template", "}}{{ range $l := .Labels }}{{ $l }}{{ end }}"),
+            None,
         ),
         (set_field("flags", 6), "Flags: invalid combination (6)"),
         (set_field("flags", 0), None),

@@ -13,11 +13,12 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.commit_log import EntryKind, Mark, encode_entry
 from gazette_aio.broker.fragments.index import IndexEntry
 from gazette_aio.broker.fragments.local_fragment import ContentFile
+from gazette_aio.broker.fragments.postfix import render_path_postfix
 from gazette_aio.broker.fragments.spool import remove_fragment
 from gazette_aio.broker.host.files import opened
 from gazette_aio.broker.host.records import encode_record, scan_records
+from gazette_aio.protocol.fragment import MAX_PATH_POSTFIX_LENGTH
 from gazette_aio.protocol.journal import validate_path_component
-from gazette_aio.protocol.postfix import parse_path_postfix_template
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _MAX_RETRY_SECONDS = 150.0
-_MAX_POSTFIX_LENGTH = 512
 
 
 class Persister:
@@ -127,9 +127,9 @@ class Persister:
         fragment = pb.Fragment()
         fragment.CopyFrom(local.fragment)
         spec = self._life.spec
-        if spec.fragment.path_postfix_template:
-            template = parse_path_postfix_template(spec.fragment.path_postfix_template)
-            fragment.path_postfix = template.render(
+        if template := spec.fragment.path_postfix_template:
+            fragment.path_postfix = render_path_postfix(
+                template,
                 fragment=local.fragment,
                 first_append_time=local.first_append_time,
                 registers=local.registers,
@@ -161,7 +161,7 @@ class Persister:
 def _check_postfix(postfix: str) -> None:
     """Raise StoreError unless listings find fragments of a postfix, below their journal."""
     try:
-        validate_path_component(postfix, min_length=0, max_length=_MAX_POSTFIX_LENGTH)
+        validate_path_component(postfix, min_length=0, max_length=MAX_PATH_POSTFIX_LENGTH)
     except pb.ValidationError as error:
         raise pb.StoreError(f"rendered path postfix: {error}") from None
     if postfix == ".." or postfix.startswith("../"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
+from gazette_aio.broker.fragments.postfix import check_template
 from gazette_aio.broker.keyspace.keyspace import MAX_CHANGES, TransactionError
 from gazette_aio.broker.resolver import visibility
 from gazette_aio.broker.service.claim_rules import (
@@ -16,6 +17,7 @@ from gazette_aio.broker.service.claim_rules import (
     refusal_of_change,
 )
 from gazette_aio.broker.service.common import is_long
+from gazette_aio.protocol.errors import within
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -63,11 +65,11 @@ async def serve_apply(
 
 def _validate(index: int, change: pb.ApplyRequest.Change) -> None:
     try:
-        pb.validate(pb.ApplyRequest(changes=[change]))
+        pb.validate(change)
+        if template := change.upsert.fragment.path_postfix_template:
+            within("Upsert.Fragment.PathPostfixTemplate", check_template, template)
     except pb.ValidationError as error:
-        # The first part of the context names the change, which was the only one here.
-        context = (f"Changes[{index}]", *error.context[1:])
-        raise RpcError(str(pb.ValidationError(error.text, context))) from None
+        raise RpcError(str(error.extend(f"Changes[{index}]"))) from None
 
 
 async def _admit(

@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 16
 @click.option(
     "--template",
     default="{{.UUID}},{{.Line}}\n",
-    help="Output of each line, as a template of Go's text/template. [default: UUID,LINE]",
+    help="Output of each line: text with {{.UUID}} and {{.Line}}. [default: UUID,LINE]",
 )
 @click.option(
     "--max-length",

@@ -8,30 +8,27 @@ from typing import TYPE_CHECKING, Final
 import gazette_aio.protocol as pb
 from gazette_aio.message.framing import NDJSONFraming
 from gazette_aio.message.uuid import OUTSIDE_TXN, build_uuid
-from gazette_aio.protocol.go.template_eval import Template
-from gazette_aio.protocol.go.template_values import TemplateRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gazette_aio.message.uuid import Clock
 
-_NAME: Final = "root"
-_PLAIN: Final = re.compile(rb"\{\{ ?\.(Line|UUID) ?\}\}")
+_ACTION: Final = re.compile(rb"\{\{[ \t]*\.(Line|UUID)[ \t]*\}\}")
 
 
 class LineStamper:
     """Attaches UUIDs of committed messages to lines.
 
     Args:
-        template: Template of Go's text/template for each line, of `.Line` and `.UUID`.
+        template: Output of each line: text with `{{.UUID}}` and `{{.Line}}`.
         producer: ID of the producer, of 6 bytes.
         clock: Clock of the producer, which ticks for each line.
         max_length: Bytes from which a line is too long.
         skip_header: Whether the first line of each input is left out.
 
     Raises:
-        ValidationError: The template is invalid.
+        ValidationError: The template has another action.
     """
 
     def __init__(
@@ -61,7 +58,6 @@ class LineStamper:
 
         Raises:
             FrameTooLargeError: A line is too long.
-            ValidationError: The template can't be evaluated.
         """
         self._decoder.feed(chunk)
         if self._decoder.is_skipping:
@@ -93,23 +89,22 @@ def renderer(template: str) -> Callable[[bytes, bytes], bytes]:
     """Return a function of a line and a UUID, which returns their output.
 
     Raises:
-        ValidationError: The template is invalid.
+        ValidationError: The template has another action than `{{.Line}}` and `{{.UUID}}`.
     """
-    parsed = Template(template, name=_NAME)
-    parts = _PLAIN.split(template.encode("utf-8", "surrogateescape"))
+    parts = _ACTION.split(template.encode("utf-8", "surrogateescape"))
     texts, names = parts[::2], parts[1::2]
+    for text in texts:
+        _, opening, action = text.decode("utf-8", "replace").partition("{{")
+        if opening:
+            raise pb.ValidationError(
+                f"unsupported {opening + action!r}: a template has {{{{.UUID}}}} and {{{{.Line}}}}"
+            )
 
-    def plain(line: bytes, uuid: bytes) -> bytes:
+    def render(line: bytes, uuid: bytes) -> bytes:
         values = {b"Line": line, b"UUID": uuid}
         filled = [texts[0]]
         for name, text in zip(names, texts[1:], strict=True):
             filled += (values[name], text)
         return b"".join(filled)
 
-    def general(line: bytes, uuid: bytes) -> bytes:
-        members = {"Line": line.decode("utf-8", "surrogateescape"), "UUID": uuid.decode()}
-        text = parsed.execute(TemplateRecord("struct", members))
-        return text.encode("utf-8", "surrogateescape")
-
-    # Most templates only name their fields, and need no evaluation.
-    return general if any(b"{{" in text for text in texts) else plain
+    return render

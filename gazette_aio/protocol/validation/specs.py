@@ -22,7 +22,6 @@ from gazette_aio.protocol.labels import (
     validate_single_value_labels,
     values_of,
 )
-from gazette_aio.protocol.postfix import validate_path_postfix_template
 from gazette_aio.protocol.store import parse_fragment_store
 from gazette_aio.protocol.well_known import (
     CONTENT_TYPE,
@@ -165,7 +164,14 @@ def validate_fragment_spec(spec: pb.JournalSpec.Fragment) -> None:
             f"invalid FlushInterval ({format_duration(flush)}; "
             f"expected >= {format_duration(MIN_FLUSH_INTERVAL)})"
         )
-    validate_path_postfix_template(spec.path_postfix_template)
+    within("PathPostfixTemplate", _validate_template, spec.path_postfix_template)
+
+
+def _validate_template(template: str) -> None:
+    """Check that the last action is closed. The rest is the brokers', whose languages differ."""
+    _, opening, action = template.rpartition("{{")
+    if opening and "}}" not in action:
+        raise ValidationError(f"unclosed {opening + action[:100]!r}")
 
 
 def validate_duration(duration: Duration) -> int:

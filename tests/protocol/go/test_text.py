@@ -1,8 +1,8 @@
-"""Durations, quoted text, and layouts of times."""
+"""Durations and quoted text."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.go import text as gotext
-from gazette_aio.protocol.go import time as gotime
 from gazette_aio.protocol.go.text import duration_nanoseconds, format_duration, quote, unquote
-from tests.protocol.support import error_of
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -147,50 +145,3 @@ def test_literals(literal: str, text: str):
 def test_no_literals(literal: str):
     with pytest.raises(pb.ValidationError):
         unquote(literal)
-
-
-TIME = 1_700_000_000_123_450_000  # 2023-11-14 22:13:20.12345, a Tuesday.
-
-
-@pytest.mark.parametrize(
-    ("layout", "text"),
-    [
-        ("2006-01-02T15:04:05Z07:00", "2023-11-14T22:13:20Z"),
-        ("Mon, 02 Jan 2006 15:04:05 MST", "Tue, 14 Nov 2023 22:13:20 UTC"),
-        ("Monday January _2 3:4:5PM pm 06", "Tuesday November 14 10:13:20PM pm 23"),
-        ("03 002 __2 1 2", "10 318 318 11 14"),
-        (".000 ,000000 .999 .999999999 .9999", ".123 ,123450 .123 .12345 .1234"),
-        ("-0700 -07:00 -07 Z0700 Z07 -07:00:00 -070000", "+0000 +00:00 +00 Z Z +00:00:00 +000000"),
-        ("year=2006/_2006", "year=2023/_2023"),
-        ("Month Janet Money", "Month Janet Money"),
-        (".0001 .0x", ".0011 .1x"),
-        ("日 é", "日 é"),
-    ],
-)
-def test_layouts(layout: str, text: str):
-    assert gotime.format_time(TIME, layout) == text
-
-
-def test_fractions_which_are_zero():
-    assert gotime.format_time(0, "05.999|05.000|05,9") == "00|00.000|00"
-
-
-def test_times():
-    assert gotime.format_time(gotime.ZERO_TIME) == "0001-01-01 00:00:00 +0000 UTC"
-    moment = datetime(2023, 11, 14, 23, 13, 20, 123450, tzinfo=timezone(timedelta(hours=1)))
-    assert gotime.unix_nanoseconds(moment) == TIME
-    assert gotime.unix_nanoseconds(datetime(2023, 11, 14, 22, 13, 20, 123450)) == TIME  # noqa: DTZ001
-    assert gotime.unix_nanoseconds(TIME) == TIME
-    for beyond in (gotime.ZERO_TIME - 1, 253_402_300_800 * 10**9):
-        assert "out of range" in (error_of(gotime.format_time, beyond) or "")
-
-
-@given(st.integers(gotime.ZERO_TIME // 10**9, 253_402_300_799))
-def test_dates_are_those_of_the_library(seconds):
-    expected = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-    text = gotime.format_time(seconds * 10**9, "2006-01-02 15:04:05 002 Mon")
-    names = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
-    assert text == (
-        f"{expected.year:04}-{expected.month:02}-{expected.day:02} {expected.time().isoformat()} "
-        f"{expected.timetuple().tm_yday:03} {names[expected.weekday()]}"
-    )
