@@ -73,6 +73,7 @@ async def check_store(
         check.a_fence_amid_a_commit_decides,
         check.shards_are_apart,
         check.restoring_again,
+        check.restoring_drops_changes,
         check.a_crash_loses_what_is_open,
         check.transactions_overlap,
         check.destroy_ends_a_commit,
@@ -336,6 +337,24 @@ class _Check(Generic[S]):
         await scene.commit(store, 2)
         await scene.destroy(store)
         await scene.expect(2, "a commit after restoring again isn't restored")
+
+    async def restoring_drops_changes(self, scene: _Scene[S]) -> None:
+        promise = "restoring again keeps changes that weren't committed"
+        store, _ = await scene.opened()
+        await scene.write(store, 1)
+        _expect(await scene.restore(store) == Checkpoint(), promise)
+        reads = self.read is not None and self.write is not None
+        if reads and self.is_exact:
+            _expect(await scene.read(store) != "state 1", promise)
+        await scene.commit(store, 2)
+        await scene.write(store, 3)
+        _expect(await scene.restore(store) == checkpoint_of(2), promise)
+        _expect(await scene.error(scene.start(store, 4)) is None, "a commit failed without a cause")
+        await scene.destroy(store)
+        store, checkpoint = await scene.opened()
+        _expect(checkpoint == checkpoint_of(4), "a commit after restoring again isn't restored")
+        if reads and self.is_exact:
+            _expect(await scene.read(store) == "state 2", promise)
 
     async def transactions_overlap(self, scene: _Scene[S]) -> None:
         store, _ = await scene.opened()

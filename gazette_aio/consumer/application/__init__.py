@@ -13,6 +13,13 @@ from gazette_aio.consumer.application.application import (
     MessageProducer,
     MessageSink,
 )
+from gazette_aio.consumer.application.message_errors import (
+    DeadLetter,
+    Fail,
+    MessageErrorAction,
+    Retry,
+    Skip,
+)
 from gazette_aio.consumer.application.progress import Progress
 from gazette_aio.consumer.application.shard import Shard
 from gazette_aio.consumer.application.store import Store
@@ -21,10 +28,15 @@ __all__ = [
     "Application",
     "BatchConsumer",
     "BeginFinisher",
+    "DeadLetter",
     "DeferToNextTransaction",
+    "Fail",
+    "MessageErrorAction",
     "MessageProducer",
     "MessageSink",
     "Progress",
+    "Retry",
     "Shard",
+    "Skip",
     "Store",
 ]

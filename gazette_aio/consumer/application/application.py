@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+from gazette_aio.consumer.application.message_errors import Fail
 from gazette_aio.message import json_adapter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
     from gazette_aio.client.appends.futures import OpFuture
+    from gazette_aio.consumer.application.message_errors import MessageErrorAction
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
     from gazette_aio.message import Adapter, Envelope, Publisher
@@ -41,7 +43,8 @@ class Application(Protocol[M, S]):
     """Application: hooks that process the messages `M` of a shard, with its store `S`.
 
     `adapter()`, `new_store()` and a consuming hook are required. Only one hook of a shard runs at a
-    time; hooks of different shards run concurrently. An exception of a hook fails the shard.
+    time; hooks of different shards run concurrently. An exception of a hook fails the shard, unless
+    `on_message_error()` decides otherwise about a message.
     """
 
     run_in_thread: ClassVar[bool] = False
@@ -104,6 +107,25 @@ class Application(Protocol[M, S]):
         """
         return None
 
+    def on_message_error(
+        self, shard: Shard, envelope: Envelope[Any], error: Exception, /
+    ) -> MessageErrorAction | Awaitable[MessageErrorAction]:
+        """Decide what becomes of a message that can't be consumed: by default, the shard fails.
+
+        It's called after a consuming hook has raised `error`, or if the message can't be decoded.
+        Whatever it returns, nothing remains of what the failed hook has changed in the store or
+        published: the transaction is repeated from its checkpoint, unless it's to fail. An error of
+        this hook fails the shard.
+
+        Args:
+            shard: The shard.
+            envelope: The message, as the hook has left it. An undecodable one is its bytes, or None
+                if not even its UUID can be read.
+            error: The error. It isn't called for a TransactionError or FencedError, neither of
+                which is the message's fault.
+        """
+        return Fail()
+
 
 @runtime_checkable
 class BatchConsumer(Protocol[M, S_contra]):
@@ -123,6 +145,9 @@ class BatchConsumer(Protocol[M, S_contra]):
         DeferToNextTransaction. A plain function may publish at least 12 MiB in one call; beyond,
         `publish_uncommitted_nowait()` may raise `asyncio.QueueFull`. An async one has
         `await publisher.publish_uncommitted_batch()`, without such a bound.
+
+        If it raises, and the application has `on_message_error()`, the transaction is repeated, and
+        each of the messages is consumed by a call of its own, which tells the one that fails.
         """
         ...
 

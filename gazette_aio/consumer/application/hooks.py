@@ -71,6 +71,8 @@ class Hooks:
             if inspect.iscoroutinefunction(consume):
                 raise ConfigurationError(f"{kind} runs in a thread: its consuming hook is async")
             self.thread = HookThread(name)
+        self.decides_errors: bool = _has(application, "on_message_error")
+        """Whether the application has `on_message_error()`."""
         self._begin_finisher: BeginFinisher[Any] | None = None
         if _implements(application, BeginFinisher):
             self._begin_finisher = cast("BeginFinisher[Any]", application)
@@ -158,6 +160,15 @@ class Hooks:
         if self._runs_in_thread(hook):
             return self._call(hook, shard, store, commit)
         return hook(shard, store, commit)
+
+    async def on_message_error(
+        self, shard: Shard, envelope: Envelope[Any], error: Exception
+    ) -> object:
+        """Return what the application decides about a message that can't be consumed.
+
+        Cancellation: aborts — a plain hook in a thread is waited for.
+        """
+        return await self._call(self.application.on_message_error, shard, envelope, error)
 
     async def finalize_txn(self, shard: Shard, store: Store, publisher: Publisher[Any]) -> None:
         """Finish a transaction before it starts to commit, if the application wants to.

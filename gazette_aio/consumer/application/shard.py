@@ -50,7 +50,9 @@ class Shard(Protocol):
 
     @property
     def publisher(self) -> Publisher[Any]:
-        """Publisher of this assignment; its `view()` publishes messages of other adapters.
+        """Publisher of the present transaction, and of later ones until a transaction is repeated.
+
+        Its `view()` publishes messages of other adapters.
 
         Raises:
             RuntimeError: This replica isn't the primary.

@@ -44,10 +44,11 @@ class Store(Protocol):
         ...
 
     async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
-        """Return the checkpoint that was committed last, and fence off other processes.
+        """Drop changes since the last commit, return its checkpoint, and fence off others.
 
-        It's called before the first transaction of an assignment, and again whenever a
-        `MessageProducer` ends its reading. Without a commit so far, the checkpoint is empty.
+        It's called before the first transaction of an assignment, and again whenever a transaction
+        is repeated, or a `MessageProducer` ends its reading. Without a commit so far, the checkpoint
+        is empty, and the state the initial one.
 
         Cancellation: aborts — other processes may have been fenced off.
         """

@@ -38,6 +38,7 @@ _PHASES = (
     ("committing", "50-committing", "async"),
     ("acknowledging", "60-acknowledging", "async"),
 )
+_ACTIONS = ("fail", "retry", "skip", "dead_letter")
 
 
 class GroupView(Protocol):
@@ -64,6 +65,7 @@ class ConsumerMetrics(Collector):
         gazette_shard_read_bytes_total{shard}
         gazette_shard_read_head{shard,journal}
         gazette_shard_phase_seconds_total{shard,phase,type}
+        gazette_shard_message_errors_total{shard,action}
         gazette_shard_up{shard,status}
         gazette_shard_overdue_stores_total{outcome}
         gazette_recoverylog_recovered_bytes_total
@@ -77,7 +79,8 @@ class ConsumerMetrics(Collector):
         gazette_allocator_desired_replication_slots
 
     `shard` is the shard's key in Etcd, but for `gazette_shard_up`, where it's its ID. Transactions
-    count once they're fully acknowledged. `outcome` is `in_use` for stores that were destroyed
+    count once they're fully acknowledged. `action` is what was decided about a message that can't
+    be consumed: `fail`, `retry`, `skip` or `dead_letter`. `outcome` is `in_use` for stores that were destroyed
     though resolutions of their shard weren't released, and `left` for those whose destruction took
     too long.
 
@@ -113,6 +116,12 @@ class ConsumerMetrics(Collector):
             "gazette_shard_phase_seconds",
             "Time of transactions in their phases.",
             ("shard", "phase", "type"),
+            registry=None,
+        )
+        self._failed = Counter(
+            "gazette_shard_message_errors",
+            "Messages that can't be consumed.",
+            ("shard", "action"),
             registry=None,
         )
         self._recovered = Counter(
@@ -151,6 +160,7 @@ class ConsumerMetrics(Collector):
         collectors: list[Collector] = [self]
         collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
         collectors += (
+            self._failed,
             self._overdue,
             self._recovered,
             self._rounds,
@@ -202,6 +212,16 @@ class ConsumerMetrics(Collector):
         for name, phase, kind in _PHASES:
             self._phases.labels(shard, phase, kind).inc(max(getattr(report, name), 0.0))
 
+    def message_failed(self, shard: str, action: str) -> None:
+        """Count a decision about a message that can't be consumed.
+
+        Args:
+            shard: Key of the shard.
+            action: The decision.
+        """
+        self._shards.setdefault(shard, set())
+        self._failed.labels(shard, action).inc()
+
     def text(self) -> tuple[bytes, str]:
         """Return all metrics of the registry as text, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
@@ -246,5 +266,7 @@ class ConsumerMetrics(Collector):
             counter.remove(shard)
         for journal in tuple(journals):
             self._heads.remove(shard, journal)
+        for action in _ACTIONS:
+            self._failed.remove(shard, action)
         for _, phase, kind in _PHASES:
             self._phases.remove(shard, phase, kind)

@@ -30,6 +30,10 @@ class TransactionCounter:
         """Count a transaction."""
         self._metrics.acknowledged(self._key, report)
 
+    def message_failed(self, action: str, /) -> None:
+        """Count a decision about a message that can't be consumed."""
+        self._metrics.message_failed(self._key, action)
+
 
 class TransactionSpans:
     """Observer that records the transactions of one shard as spans.
@@ -53,6 +57,9 @@ class TransactionSpans:
         times = {f"gazette.{name}_ms": int(1000 * seconds) for name, seconds in phases.items()}
         shard = {"gazette.shard": self._key}
         self._tracing.record("consume", sum(phases.values()), {**shard, **counts, **times})
+
+    def message_failed(self, action: str, /) -> None:
+        """Record nothing."""
 
 
 class MemberView:

@@ -20,6 +20,8 @@ from gazette_aio.protocol.consumer import ConsumerSpec, GetHintsRequest
 from gazette_aio.serving.address import url_host
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gazette_aio.consumer.application import Shard, Store
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.service.options import ConsumerOptions
@@ -130,6 +132,7 @@ def _host_of(service: Service, session: MemberSession) -> ShardHost:
         *,
         progress: ProgressCell,
         recovery_log: str,
+        renew_publisher: Callable[[], object],
     ) -> PrimaryLoop:
         return PrimaryLoop(
             shard,
@@ -139,6 +142,7 @@ def _host_of(service: Service, session: MemberSession) -> ShardHost:
             observer=_observer_of(service, shard.fqn),
             publish_clock_delta=lambda: service.publish_clock_delta,
             recovery_log=recovery_log,
+            renew_publisher=renew_publisher,
         )
 
     return ShardHost(

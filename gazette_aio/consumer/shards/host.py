@@ -60,6 +60,7 @@ class MakeLoop(Protocol):
         *,
         progress: ProgressCell,
         recovery_log: str,
+        renew_publisher: Callable[[], object],
     ) -> TransactionLoop:
         """Return transactions that haven't begun."""
         ...

@@ -77,7 +77,7 @@ class LogRecovery:
 
         Cancellation: aborts — raised after the files are closed.
         """
-        with step("GetHints"):
+        with step("fetching hints"):
             self.hints = await self._fetch_hints()
         hints = pick_first_hints(self.hints, self.log)
         await self._check_log(hints.log)
@@ -114,9 +114,7 @@ class LogRecovery:
         try:
             resolved = await self._player.done
         except Exception as error:
-            raise pb.RecoveryError(
-                "completeRecovery aborting due to log playback failure"
-            ) from error
+            raise pb.RecoveryError("the recovery log can't be played") from error
         # The recorder modifies the history.
         hints = await in_thread(_hints_of, resolved)
         self._recorder = await Recorder.open(
@@ -159,7 +157,7 @@ class LogRecovery:
         return stored.response()
 
     async def _check_log(self, log: str) -> None:
-        with step("fetching log spec"):
+        with step(f"specification of {log}"):
             try:
                 client = self._shard.client
                 listed = await outlasted(client, lambda: get_journal(client, log))

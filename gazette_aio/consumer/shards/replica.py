@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.shards.holds import Hold
     from gazette_aio.consumer.shards.host import Overdue, ShardHost, TransactionLoop
     from gazette_aio.consumer.shards.recovery import Recorder
+    from gazette_aio.message import Adapter
     from gazette_aio.protocol.consumer import Checkpoint, GetHintsResponse
 
 _logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class Replica:
         self._recovery = host.recovery(self, host)
         self._recorder: Recorder | None = None
         self._publisher: Publisher[Any] | None = None
+        self._adapter: Adapter[Any] = json_adapter()
         self._loop: TransactionLoop | None = None
         self._reads: frozenset[str] = frozenset()
         self._is_promoted = asyncio.Event()
@@ -141,7 +143,7 @@ class Replica:
 
     @property
     def publisher(self) -> Publisher[Any]:
-        """Publisher of this assignment.
+        """Publisher of the present transaction.
 
         Raises:
             UsageError: This replica isn't the primary.
@@ -240,7 +242,7 @@ class Replica:
         try:
             if self._recovery.log:
                 self.status.want(ReplicaStatus.BACKFILL)
-            with step("beginRecovery"):
+            with step("recovery"):
                 await self._recovery.play(lambda: self.status.want(ReplicaStatus.STANDBY))
         except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
             # A delegate that fetches hints may raise a cancellation by itself, as hooks may.
@@ -257,19 +259,19 @@ class Replica:
             return
         with self._primary_scope:
             try:
-                with step("completeRecovery"):
-                    store, checkpoint = await self._complete_recovery()
+                store, checkpoint = await self._complete_recovery()
                 await self._run_transactions(store, checkpoint)
             except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
                 self._fail(failure_of(error, "a hook of the application was cancelled"))
 
     async def _complete_recovery(self) -> tuple[Store, Checkpoint]:
-        recovered = await self._recovery.complete(Author.random())
-        with step("app.NewStore"):
+        with step("recovery"):
+            recovered = await self._recovery.complete(Author.random())
+        with step("new_store()"):
             self.store = store = await self.hooks.new_store(
                 self, recovered.recorder, self._take_late
             )
-        with step("store.RestoreCheckpoint"):
+        with step("restore_checkpoint()"):
             checkpoint = await store.restore_checkpoint(self)
         # Invariant: only now, so that a recovery that failed doesn't push out good backups. Hints
         # of another log, which the shard began from, are no hints of its own.
@@ -286,11 +288,17 @@ class Replica:
         return store, checkpoint
 
     async def _run_transactions(self, store: Store, checkpoint: Checkpoint) -> None:
-        with step("app.OutputAdapter"):
+        with step("output_adapter()"):
             adapter = self.hooks.output_adapter(self) or json_adapter()
-        self._publisher = Publisher(self.appends, adapter, clock=Clock())
+        self._adapter = adapter
+        self._renew_publisher()
         self._loop = loop = self._host.primary_loop(
-            self, self.hooks, store, progress=self.progress_cell, recovery_log=self._recovery.log
+            self,
+            self.hooks,
+            store,
+            progress=self.progress_cell,
+            recovery_log=self._recovery.log,
+            renew_publisher=self._renew_publisher,
         )
         if self._recorder is None:
             await loop.run(checkpoint)
@@ -301,6 +309,9 @@ class Replica:
         finally:
             hints.cancel()
             await finish(asyncio.wait((hints,)))
+
+    def _renew_publisher(self) -> None:
+        self._publisher = Publisher(self.appends, self._adapter, clock=Clock())
 
     async def _record_hints(self, recorder: Recorder) -> None:
         host, due = self._host, self._hints_due

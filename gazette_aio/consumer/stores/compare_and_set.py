@@ -96,13 +96,17 @@ class CompareAndSetStore(abc.ABC, Generic[C, V]):
         return self._commits.start(wait_for, lambda: self._apply(key, content, changes))
 
     async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
-        """Return the checkpoint of the shard, and fence off other stores of it.
+        """Return the checkpoint of the shard, drop taken changes, and fence off other stores.
+
+        State that a subclass has in memory has to be restored by its `load_record()`.
 
         Raises:
             StoreError: The record isn't one of a checkpoint, or is damaged.
 
         Cancellation: aborts — other stores may have been fenced off.
         """
+        if self._version is not None:
+            self.take_changes()  # Of a transaction that is given up.
         while True:
             record = await self.load_record(shard.fqn)
             try:

@@ -92,6 +92,7 @@ class JSONFileStore(Generic[S]):
         self._kind: type | None = type(state) if loads is None else None
         """Type of restored states, if the store decodes them itself."""
         self._loads = loads or msgspec.json.Decoder(type(state)).decode
+        self._initial: bytes | None = None
         self._fence = b""
         self._commits = Commits()
 
@@ -124,10 +125,11 @@ class JSONFileStore(Generic[S]):
         shard: Shard,  # noqa: ARG002 - The directory is of one shard.
         /,
     ) -> Checkpoint:
-        """Read the file, and fence off other stores of its directory.
+        """Read the file, drop changes of this transaction, and fence off other stores.
 
         Raises:
-            StoreError: The file can't be read, or isn't valid.
+            StoreError: The file can't be read, isn't valid, or there's none and the initial state
+                can't be encoded.
 
         Cancellation: safe — other stores may have been fenced off.
         """
@@ -136,7 +138,10 @@ class JSONFileStore(Generic[S]):
         try:
             content = await _read(self.directory / _CURRENT)
         except FileNotFoundError:
-            return Checkpoint()
+            if self._initial is None:
+                self._initial = encode_state_file(self._dumps, self.state, Checkpoint())
+                return Checkpoint()
+            content = self._initial
         except OSError as error:
             raise StoreError(f"opening state file: {error}") from error
         stored = decode_state_file(content)

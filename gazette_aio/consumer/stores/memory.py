@@ -71,6 +71,7 @@ class MemoryStore(Generic[S]):
         """State, which the application changes within transactions. Restoring replaces it."""
         self.database: MemoryDatabase = MemoryDatabase() if database is None else database
         """The database."""
+        self._initial: tuple[Any, ...] = ()
         self._fence = 0
         self._commits = Commits()
 
@@ -95,8 +96,9 @@ class MemoryStore(Generic[S]):
         Cancellation: safe.
         """
         self._fence, checkpoint, states = self.database.take(shard.fqn)
-        if states:
-            (self.state,) = states
+        if states or self._initial:
+            (self.state,) = states or copy.deepcopy(self._initial)
+        self._initial = self._initial or copy.deepcopy((self.state,))
         return checkpoint
 
     async def destroy(self) -> None:

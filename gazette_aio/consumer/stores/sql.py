@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -48,7 +49,7 @@ class SQLStore:
             writes, which is only right for an application that keeps what it has written in
             `cache`. SQLite has one writer at a time, so there it has no effect.
         table: Name of the table of checkpoints, see `create_table()`.
-        cache: Initial `cache`.
+        cache: Initial `cache`, which has to support `copy.deepcopy()`.
 
     Raises:
         ConfigurationError: The engine isn't an AsyncEngine, has one connection for all, or its
@@ -62,7 +63,12 @@ class SQLStore:
         self.db = db
         """The engine."""
         self.cache = cache
-        """Of the application: what it keeps in memory of this shard. The store doesn't use it."""
+        """Of the application: what it keeps in memory of this shard. The store doesn't use it.
+
+        If a transaction is repeated, it's a copy of the initial one.
+        """
+        self._initial_cache = copy.deepcopy(cache)
+        self._is_restored = False
         self._pipeline = pipeline and db.dialect.name != "sqlite"
         self._table = checkpoint_table(name=table)
         self._fence = 0
@@ -130,13 +136,17 @@ class SQLStore:
         )
 
     async def restore_checkpoint(self, shard: Shard, /) -> Checkpoint:
-        """Return the checkpoint of the shard, and fence off other stores of it.
+        """Roll back the transaction, return the checkpoint, and fence off other stores.
 
         Raises:
             StoreError: The table is missing, the database can't be reached, or it refuses.
 
         Cancellation: aborts — other stores may have been fenced off.
         """
+        await self._roll_back()
+        if self._is_restored:
+            self.cache = copy.deepcopy(self._initial_cache)
+        self._is_restored = True
         connection = await self.transaction()
         table, of_shard = self._table, self._table.c.shard_fqn == shard.fqn
         try:

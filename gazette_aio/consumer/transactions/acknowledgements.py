@@ -52,7 +52,7 @@ class Acknowledgements:
         turns = Turns()
         for journal, intent in intents:
             await turns.rest()
-            with step("writing ACK"):
+            with step(f"acknowledgement in {journal}"):
                 self._pending[journal] = await self._append(journal, intent, (commit,))
         self._unseen = deque(self._pending.items())
 
@@ -68,7 +68,7 @@ class Acknowledgements:
         for journal, intent in intents.items():
             await turns.rest()
             if not self._is_own(intent):
-                with step(f"writing recovered ACK intent for journal {journal}"):
+                with step(f"recovered acknowledgement in {journal}"):
                     self._pending[journal] = await self._append(journal, intent)
         self._unseen = deque(self._pending.items())
 
@@ -100,9 +100,9 @@ class Acknowledgements:
                 return False
             if (error := append.exception()) is not None:
                 if not self._is_recovered:
-                    raise explained("prev.ack", error)
+                    raise explained(f"acknowledgement in {journal}", error)
                 if not isinstance(error, JournalNotFoundError):
-                    raise explained(f"writing recovered ACK intent for journal {journal}", error)
+                    raise explained(f"recovered acknowledgement in {journal}", error)
             self._unseen.popleft()
         if self._is_recovered:
             self._forgive()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gazette_aio.consumer.application.application import DeferToNextTransaction
 from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
-from gazette_aio.consumer.transactions.explain import explained
+from gazette_aio.consumer.transactions.explain import step
+from gazette_aio.consumer.transactions.message_errors import HookFailed
 from gazette_aio.message.reading.decoding import number_at_once
 from gazette_aio.protocol.errors import TransactionError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
+    from gazette_aio.consumer.transactions.message_errors import MessageErrors, Suspect
     from gazette_aio.message import Envelope, Publisher
     from gazette_aio.message.envelopes.origin import Origin
     from gazette_aio.message.reading.decoding import EnvelopeDecoder
@@ -44,6 +46,9 @@ class Consumer(Protocol):
 
     async def consume(self, run: Sequence[Envelope[Any]], deadline: float, /) -> Consumed:
         """Consume messages in order, all of them or those started before the deadline.
+
+        Raises:
+            HookFailed: The hook failed.
 
         Cancellation: aborts — a plain hook in a thread is waited for.
         """
@@ -90,12 +95,15 @@ class EachMessage:
                 if waiting is not None:
                     await waiting
                 if publisher.queued_bytes >= QUEUED_BYTES:
-                    await publisher.drain()
+                    with step("publishing"):
+                        await publisher.drain()
                 count += 1
                 if clock() >= deadline:
                     break
         except DeferToNextTransaction:
             return Consumed(count, is_deferred=True)
+        except Exception as error:
+            raise HookFailed([run[count]]) from error
         return Consumed(count, is_deferred=False)
 
 
@@ -127,7 +135,10 @@ class EachMessageInThread:
         Cancellation: aborts — the hook's call goes on in its thread, and the transaction fails.
         """
         consumed = await self._thread.call(self._consume, run, deadline)
-        await self._publisher.handed_over()
+        try:
+            await self._publisher.handed_over()
+        except Exception as error:
+            raise HookFailed(run[: consumed.messages] or run) from error
         return consumed
 
     def _consume(self, run: Sequence[Envelope[Any]], deadline: float) -> Consumed:
@@ -136,13 +147,15 @@ class EachMessageInThread:
         try:
             for envelope in run:
                 if (returned := hook(envelope, publisher)) is not None:
-                    text = f"consume_message() in a thread returned {returned!r}, not None"
+                    text = f"in a thread it returned {returned!r}, not None"
                     raise TransactionError(text)
                 count += 1
                 if clock() >= deadline:
                     break
         except DeferToNextTransaction:
             return Consumed(count, is_deferred=True)
+        except Exception as error:
+            raise HookFailed([run[count]]) from error
         return Consumed(count, is_deferred=False)
 
 
@@ -187,9 +200,11 @@ class Batch:
                     await self._publisher.drain()
         except DeferToNextTransaction:
             return Consumed(0, is_deferred=True)
+        except Exception as error:
+            raise HookFailed(run) from error
         if type(count) is not int or not 0 <= count <= len(run):  # True isn't a number, either.
-            text = f"consume_batch() of {len(run)} messages returned {count!r}, not their number"
-            raise TransactionError(text)
+            text = f"of {len(run)} messages it returned {count!r}, not their number"
+            raise HookFailed(run) from TransactionError(text)
         return Consumed(count, is_deferred=count < len(run))
 
 
@@ -216,45 +231,92 @@ class DecodingConsumer:
     Args:
         consumer: Consumes messages.
         decoders: Decoders by the origin of envelopes. Messages of other origins are decoded.
+        errors: Decides about messages that can't be consumed.
+        publisher: Publishes dead letters.
     """
 
-    def __init__(self, consumer: Consumer, decoders: dict[Origin, EnvelopeDecoder[Any]]) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        decoders: dict[Origin, EnvelopeDecoder[Any]],
+        errors: MessageErrors,
+        publisher: Publisher[Any],
+    ) -> None:
         self._consumer = consumer
         self._decoders = decoders
+        self._errors = errors
+        self._publisher = publisher
         self._rows: Sequence[Envelope[Any]] = ()
         self._ready: list[Envelope[Any]] = []  # Decoded messages that aren't consumed yet.
         self._bad: Exception | None = None  # Error of the message after these.
 
-    async def consume(self, rows: Sequence[Envelope[Any]], begin: int, deadline: float) -> Consumed:
+    async def consume(
+        self, rows: Sequence[Envelope[Any]], begin: int, deadline: float, *, is_first: bool
+    ) -> Consumed:
         """Consume messages `rows[begin:]`, or the first of them.
 
+        Args:
+            rows: Committed messages.
+            begin: Index of the first message that isn't consumed.
+            deadline: When to start no further message.
+            is_first: Whether the transaction has consumed no message yet.
+
         Raises:
+            RepeatedError: The transaction is given up, to be repeated.
             TransactionError: The first message can't be decoded, or the hook failed.
 
         Cancellation: aborts — a plain hook in a thread is waited for.
         """
         if rows is not self._rows:
             self._rows, self._ready, self._bad = rows, [], None
-        ready = self._ready
-        if not ready and self._bad is None:
-            self._decode(rows, begin)
+        ready, errors = self._ready, self._errors
+        suspect: Suspect | None = None
         if not ready:
-            assert self._bad is not None, "there's a message"
-            text = f"readMessage: framing.Unmarshal(offset {rows[begin].begin})"
-            raise explained(text, self._bad)
-        try:
-            # A copy: the hook may change its list, or goes on in a thread after a cancellation.
-            consumed = await self._consumer.consume(ready.copy(), deadline)
-        except Exception as error:
-            raise explained("app.ConsumeMessage", error) from error
-        del ready[: consumed.messages]
+            suspect = errors.find(rows[begin]) if errors else None
+            if suspect is not None and suspect.failures and not is_first:
+                return Consumed(0, is_deferred=True)
+            if self._bad is None and (suspect is None or suspect.error is None):
+                self._decode(rows, begin)
+        if ready:
+            consumed = await self._hook(ready, deadline)
+            if suspect is not None and consumed.messages:
+                errors.passed(rows[begin])
+        else:
+            await self._pass_over(rows[begin], suspect)
+            consumed = Consumed(1, is_deferred=False)
         if begin + consumed.messages == len(rows):
             self._rows = ()  # Idle shards retain no messages.
         return consumed
 
+    async def _hook(self, ready: list[Envelope[Any]], deadline: float) -> Consumed:
+        try:
+            # A copy: the hook may change its list, or goes on in a thread after a cancellation.
+            consumed = await self._consumer.consume(ready.copy(), deadline)
+        except HookFailed as failed:
+            error = failed.__cause__
+            assert isinstance(error, Exception), "a hook failed for a reason"
+            await self._errors.hook_failed(failed.envelopes, error)
+        del ready[: consumed.messages]
+        return consumed
+
+    async def _pass_over(self, envelope: Envelope[Any], suspect: Suspect | None) -> None:
+        """Pass over a message that can't be decoded, or failed before, or raise."""
+        errors = self._errors
+        if self._bad is not None:
+            suspect = errors.undecodable(envelope, self._bad)
+            self._bad = None
+        assert suspect is not None, "there's a message"
+        if suspect.action is None:
+            await errors.decoding_failed(envelope, suspect)
+        await errors.pass_over(envelope, suspect, self._publisher)
+
     def _decode(self, rows: Sequence[Envelope[Any]], begin: int) -> None:
         first = rows[begin]
         end = min(begin + number_at_once(first), len(rows))
+        if errors := self._errors:
+            alone = (at for at in range(begin, end) if errors.find(rows[at]) is not None)
+            at = next(alone, end)
+            end = at if at > begin else begin + 1
         origin = first.origin
         decoder = None if origin is None else self._decoders.get(origin)
         if decoder is None:

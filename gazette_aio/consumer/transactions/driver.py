@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
 from gazette_aio.consumer.transactions.explain import step
+from gazette_aio.consumer.transactions.message_errors import MessageErrors, RepeatedError
 from gazette_aio.consumer.transactions.observer import Observers
 from gazette_aio.consumer.transactions.run import Assignment, TransactionRun
 from gazette_aio.message.reading.formats import JournalFormats
@@ -45,6 +46,8 @@ class PrimaryLoop:
         publish_clock_delta: Returns what to add to the time of published messages.
         recovery_log: Journal of the shard's recovery log, or empty.
         clock_ns: Returns the time of published messages, in nanoseconds of Unix.
+        renew_publisher: Gives the shard another publisher, whenever a transaction was given up to
+            be repeated.
     """
 
     def __init__(
@@ -58,17 +61,21 @@ class PrimaryLoop:
         publish_clock_delta: Callable[[], timedelta] = timedelta,
         recovery_log: str = "",
         clock_ns: Callable[[], int] = time.time_ns,
+        renew_publisher: Callable[[], object] = lambda: None,
     ) -> None:
+        observer = observer or Observers()
+        self._renew_publisher = renew_publisher
         self._assignment = Assignment(
             shard,
             hooks,
             store,
             progress,
-            observer or Observers(),
+            observer,
             lambda: clock_ns() + _nanoseconds(publish_clock_delta()),
             recovery_log,
             JournalFormats(hooks.adapter),
             Acknowledgements(shard.appends),
+            MessageErrors(hooks, shard, observer),
         )
         self._sources: frozenset[str] = frozenset()
 
@@ -85,7 +92,8 @@ class PrimaryLoop:
 
         After a MessageProducer ended its reading, and all is committed and acknowledged, the
         store's checkpoint is restored, and reading begins again: at once, or after
-        a pause if two readings in a row were without a message.
+        a pause if two readings in a row were without a message. So it does if a transaction is
+        repeated because of a message, after the pause that was decided.
 
         Args:
             checkpoint: Checkpoint that was restored from the store.
@@ -98,16 +106,22 @@ class PrimaryLoop:
         assignment = self._assignment
         pauses = _pauses()
         while True:
-            with step("runTransactions"):
+            pause = 0.0
+            try:
                 has_read = await self._run(checkpoint)
+            except RepeatedError as repeated:
+                # Another publisher, so that what the failed hook has left behind can't publish.
+                self._renew_publisher()
+                has_read, pause = True, repeated.seconds
             if has_read:
                 pauses = _pauses()
             elif seconds := next(pauses):
                 extra = {"shard": assignment.shard.id, "seconds": seconds}
                 _logger.info("read_messages() ended again without a message", extra=extra)
                 await asyncio.sleep(seconds)
-            with step("restart store.RestoreCheckpoint"):
+            with step("restore_checkpoint()"):
                 checkpoint = await assignment.store.restore_checkpoint(assignment.shard)
+            await asyncio.sleep(pause)
 
     async def _run(self, checkpoint: Checkpoint) -> bool:
         """Run transactions until reading has ended, and return whether it read any message."""

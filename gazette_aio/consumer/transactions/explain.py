@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gazette_aio.protocol.errors import TransactionError
 from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
+
+    from gazette_aio.message import Envelope
 
 
 def explained(step: str, error: BaseException) -> TransactionError:
-    """Return the error of a step, `step: text of the error`, whose cause is the error.
-
-    Wire: statuses of shards, and tools that read them, have these texts of Gazette.
-    """
-    failed = TransactionError(f"{step}: {text_without_endpoint(error) or repr(error)}")
+    """Return the error of a step, `step: type of the error: its text`, whose cause is the error."""
+    failed = TransactionError(f"{step}: {described(error)}")
     failed.__cause__ = error
     return failed
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an error, or only the text if that names a step already."""
+    text = text_without_endpoint(error)
+    if type(error) is TransactionError:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def place_of(envelopes: Sequence[Envelope[Any]]) -> str:
+    """Return where messages of one journal are, and the UUID of a single one that has any."""
+    first, last = envelopes[0], envelopes[-1]
+    if first is not last:
+        return f"{first.journal} from offset {first.begin} to {last.end}"
+    uuid = f" (UUID {first.uuid})" if first.uuid.int else ""
+    return f"{first.journal} at offset {first.begin}{uuid}"
 
 
 def failure_of(error: BaseException, cancelled: str) -> Exception:

@@ -172,8 +172,6 @@ class TransactionMachine:
         self._queued = 0
         self._rows: Sequence[Envelope[Any]] | None = None  # Taken, and consumed up to an index.
         self._consumed = 0
-        self.has_replayed: bool = False
-        """Whether the replay has delivered a message of its commit."""
         self._is_replaying = False
         self._idle_progress: dict[str, int] = {}
 
@@ -323,7 +321,6 @@ class TransactionMachine:
         """The replay has begun."""
         self._sequencer.start_replay()
         self._is_replaying = True
-        self.has_replayed = False
 
     def replayed(self, run: Sequence[Envelope[Any]]) -> None:
         """Messages were read again.
@@ -333,7 +330,6 @@ class TransactionMachine:
         """
         if rows := self._sequencer.take_replay(run):
             self._rows, self._consumed = rows, 0
-            self.has_replayed = True
 
     def replay_ended(self) -> None:
         """All of the range was read again."""

@@ -44,6 +44,10 @@ class TransactionObserver(Protocol):
         """A transaction is fully acknowledged."""
         ...
 
+    def message_failed(self, action: str, /) -> None:
+        """A message can't be consumed: it's decided to `fail`, `retry`, `skip` or `dead_letter`."""
+        ...
+
 
 class Observers:
     """An observer that passes on what it learns.
@@ -59,6 +63,11 @@ class Observers:
         """A transaction is fully acknowledged."""
         for observer in self._observers:
             observer.acknowledged(report)
+
+    def message_failed(self, action: str, /) -> None:
+        """A message can't be consumed."""
+        for observer in self._observers:
+            observer.message_failed(action)
 
 
 def report_of(transaction: TransactionState) -> TransactionReport:

@@ -7,6 +7,7 @@ import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
@@ -17,26 +18,28 @@ from gazette_aio.client.retry import backoff
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.transactions.explain import explained, failure_of
 from gazette_aio.consumer.transactions.replays import JournalReplay, ProducerReplay
+from gazette_aio.message import Envelope
 from gazette_aio.message.envelopes.splitter import JournalSplitter
 from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.decoding import EnvelopeDecoder
 from gazette_aio.message.reading.sources import fetch_specs
+from gazette_aio.message.uuid import OUTSIDE_TXN, ProducerID
 from gazette_aio.protocol.errors import (
     FramingError,
     OffsetJumpError,
-    ReadError,
     UnrecognizedContentTypeError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
     from gazette_aio.consumer.transactions.channel import MessageChannel
+    from gazette_aio.consumer.transactions.message_errors import MessageErrors
     from gazette_aio.consumer.transactions.replays import Replay
     from gazette_aio.message import ReplayRange
     from gazette_aio.message.envelopes.origin import JournalFormat, Origin
@@ -91,6 +94,7 @@ class SourceReaders(Owner):
         formats: Formats of the sources.
         decoders: Decoders of messages, to which those of the sources are added.
         channel: Takes the messages.
+        errors: Told of messages whose UUID can't be read.
     """
 
     def __init__(
@@ -100,12 +104,15 @@ class SourceReaders(Owner):
         formats: JournalFormats[Any],
         decoders: dict[Origin, EnvelopeDecoder[Any]],
         channel: MessageChannel,
+        *,
+        errors: MessageErrors,
     ) -> None:
         self._client = client
         self._offsets = offsets
         self._formats = formats
         self._decoders = decoders
         self._channel = channel
+        self._errors = errors
         self._direct = reads_directly(client)
         self._known: dict[str, JournalFormat[Any]] = {}
         self._tasks = {journal: OwnedTask() for journal in offsets}
@@ -120,20 +127,18 @@ class SourceReaders(Owner):
         names, channel = list(self._offsets), self._channel
         try:
             specs = await outlasted(self._client, lambda: fetch_specs(self._client, names))
-        except ReadError as error:
-            channel.end(error)
-            return
         except Exception as error:  # noqa: BLE001 - delivered.
-            channel.end(explained("fetching journal spec", error))
+            channel.end(explained("specifications of sources", error))
             return
+        name = ""
         try:
             for name, spec in zip(names, specs, strict=True):
                 self._known[name] = self._formats.of(name, spec)
         except UnrecognizedContentTypeError as error:
-            channel.end(explained("determining framing", error.__cause__ or error))
+            channel.end(explained(f"source {name}", error.__cause__ or error))
             return
         except BaseException as error:  # noqa: BLE001 - delivered.
-            channel.end(explained("newMessage", failure_of(error, "adapter() was cancelled")))
+            channel.end(explained(f"adapter() of {name}", failure_of(error, "it was cancelled")))
             return
         for name, known in self._known.items():
             decoder: EnvelopeDecoder[Any] = EnvelopeDecoder(
@@ -173,15 +178,28 @@ class SourceReaders(Owner):
                 refusals = 0
                 splitter.feed(chunk, reader.offset - len(chunk))
                 del chunk  # Idle shards retain no content.
-                while run := splitter.next_run():
+                while run := self._next_run(splitter, known):
                     await channel.send_run(run)
                     await pace.rest()  # The channel may take all that's at hand.
-        except FramingError as error:
-            channel.end(explained(f"framing.Unmarshal(offset {error.begin})", _reason(error)))
         except Exception as error:  # noqa: BLE001 - delivered.
-            channel.end(explained(f"framing.Unmarshal(offset {splitter.offset})", error))
+            channel.end(explained(f"reading {name} at offset {splitter.offset}", error))
         finally:
             await reader.aclose()
+
+    def _next_run(
+        self, splitter: JournalSplitter, known: JournalFormat[Any]
+    ) -> Sequence[Envelope[Any]]:
+        """Return the next messages. One whose UUID can't be read stands for itself, without any."""
+        try:
+            return splitter.next_run()
+        except FramingError as error:
+            if error.begin >= error.end:
+                raise
+            place = known.journal, error.begin, error.end
+            nobody = ProducerID(bytes(6))
+            bad = Envelope[Any](*place, 0, OUTSIDE_TXN, nobody, None, known.origin, UUID(int=0))
+            self._errors.undecodable(bad, _reason(error))
+            return [bad]
 
     def replay(self, span: ReplayRange) -> Replay:
         """Return the messages of a range that was read before."""
@@ -200,9 +218,10 @@ class SourceReaders(Owner):
             await task.aclose()
 
 
-def _reason(error: FramingError) -> BaseException:
+def _reason(error: FramingError) -> Exception:
     """Return the error without the text that tells the place."""
-    return error.__cause__ or error
+    cause = error.__cause__
+    return cause if isinstance(cause, Exception) else error
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +260,7 @@ class ProducerReader(Owner):
         try:
             await of.hooks.read_messages(of.shard, of.store, of.checkpoint, self._channel)
         except BaseException as error:  # noqa: BLE001 - delivered.
-            self._channel.end(failure_of(error, "read_messages() was cancelled"))
+            self._channel.end(explained("read_messages()", failure_of(error, "it was cancelled")))
         else:
             self._channel.end()
 

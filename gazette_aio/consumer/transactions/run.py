@@ -26,6 +26,7 @@ from gazette_aio.consumer.transactions.machine import (
     TransactionMachine,
     Wait,
 )
+from gazette_aio.consumer.transactions.message_errors import RepeatedError
 from gazette_aio.consumer.transactions.observer import report_of
 from gazette_aio.consumer.transactions.readers import (
     ProducedSources,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
     from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
+    from gazette_aio.consumer.transactions.message_errors import MessageErrors
     from gazette_aio.consumer.transactions.observer import TransactionObserver
     from gazette_aio.consumer.transactions.progress import ProgressCell
     from gazette_aio.consumer.transactions.readers import Readers
@@ -85,6 +87,7 @@ class Assignment:
     """Journal of the recovery log, whose appends no commit waits for; or empty."""
     formats: JournalFormats[Any]
     acknowledgements: Acknowledgements
+    errors: MessageErrors
 
 
 class TransactionRun:
@@ -118,7 +121,8 @@ class TransactionRun:
         self._machine = TransactionMachine(sequencer, durations_of(spec), self._clock())
         decoders: dict[Origin, EnvelopeDecoder[Any]] = {}
         consumer = consumer_of(hooks, shard, store, self._publisher, self._clock)
-        self._consumer = DecodingConsumer(consumer, decoders)
+        self._errors = assignment.errors
+        self._consumer = DecodingConsumer(consumer, decoders, self._errors, self._publisher)
         self._readers: Readers
         if hooks.is_producer:
             self._readers = ProducerReader(
@@ -128,7 +132,12 @@ class TransactionRun:
             offsets = offsets_to_read(spec, checkpoint)
             self.sources = frozenset(offsets)
             self._readers = SourceReaders(
-                shard.client, offsets, assignment.formats, decoders, self._channel
+                shard.client,
+                offsets,
+                assignment.formats,
+                decoders,
+                self._channel,
+                errors=self._errors,
             )
         self._finisher = Finisher(hooks, shard, store)
         self._replay: Replay | None = None
@@ -141,6 +150,10 @@ class TransactionRun:
     async def run(self) -> None:
         """Run transactions until reading has ended, and all is acknowledged.
 
+        Raises:
+            RepeatedError: The current transaction was given up, and the prior one is acknowledged.
+            TransactionError: A transaction failed.
+
         Cancellation: aborts — the current transaction fails, and the prior one may still commit.
         """
         # Invariant: recovered acknowledgements are first in line in their journals.
@@ -151,6 +164,8 @@ class TransactionRun:
             self._readers.start()
             await self._run()
         except BaseException as error:
+            if isinstance(error, RepeatedError):
+                self._publisher.abandon()
             # The hook, and tasks that wait to publish, would wait until the end of the block.
             # No traceback of a cancellation is kept: its frames lead to the publisher.
             is_cancelled = isinstance(error, asyncio.CancelledError)
@@ -159,6 +174,13 @@ class TransactionRun:
                 self._is_begun = False
                 # If it started to commit, it may have succeeded nevertheless.
                 await self._finisher.failed(self._started or finished_operation(error))
+            if isinstance(error, RepeatedError):
+                # Invariant: the store has no commit under way when it's restored.
+                while self._machine.prior.phase is not Phase.ACKNOWLEDGED:
+                    self._wake.clear()
+                    if self._failed is not None:
+                        raise self._failed from None
+                    await self._wake.wait()
             raise
         finally:
             self._block.end()
@@ -194,7 +216,8 @@ class TransactionRun:
                 case Consume(rows, begin):
                     deadline = machine.deadline
                     end = slice_end if deadline is None else min(slice_end, deadline)
-                    consumed = await self._consumer.consume(rows, begin, end)
+                    is_first = not machine.current.messages
+                    consumed = await self._consumer.consume(rows, begin, end, is_first=is_first)
                     del rows  # Idle shards retain no messages.
                     machine.consumed(consumed.messages)
                     if consumed.is_deferred:
@@ -222,10 +245,10 @@ class TransactionRun:
         if not isinstance(element, End):
             self.has_read = True
             self._machine.received(element)
-        elif element.error is None:
-            self._machine.ended()
-        else:
-            raise explained("readMessage", element.error)
+            return
+        if element.error is not None:
+            raise element.error
+        self._machine.ended()
 
     async def _wait(self) -> None:
         self._set_timer(self._machine.deadline)
@@ -248,7 +271,7 @@ class TransactionRun:
     # Begin and end of transactions.
 
     async def _begin(self) -> None:
-        with step("app.BeginTxn"):
+        with step("begin_txn()"):
             await self._hooks.begin_txn(self._shard, self._store, self._begun)
         self._publisher.clock.update(self._assignment.publish_clock())
         self._machine.begun(self._clock())
@@ -258,27 +281,26 @@ class TransactionRun:
 
     async def _start_commit(self) -> None:
         self._machine.preparing(self._clock())
-        with step("txnStartCommit"):
-            intents, commit = await self._prepare()
+        intents, commit = await self._prepare()
         now = self._clock()
-        with step("txnAcknowledge"):
-            await self._acks.append(intents, commit, self._publisher.producer_id)
+        await self._acks.append(intents, commit, self._publisher.producer_id)
         self._block.reopen()
         self._commit = commit
         self._machine.prepared(durations_of(self._shard.spec), now)
         self._set_timer(None)
         self._is_begun, self._started = False, None
+        self._errors.committing()
         self._watch((commit, *self._acks.pending))
-        with step("app.FinishedTxn"):
+        with step("finished_txn()"):
             await self._finisher.committing(commit)
             await self._block.require_awaited()  # No later transaction may look at its calls.
 
     async def _prepare(self) -> tuple[list[Any], OpFuture[None]]:
         shard, publisher = self._shard, self._publisher
-        with step("app.FinalizeTxn"):
+        with step("finalize_txn()"):
             await self._hooks.finalize_txn(shard, self._store, publisher)
         checkpoint = self._machine.checkpoint()
-        with step("publisher.BuildAckIntents"):
+        with step("publishing"):
             # Invariant: nothing is published between messages and their acknowledgements.
             await self._block.seal()
             intents = publisher.build_ack_intents()
@@ -286,7 +308,7 @@ class TransactionRun:
         # Invariant: the commit waits for all appends that messages of the transaction caused, so
         # that no offset passes a message whose effects may be lost.
         wait_for = shard.appends.pending_except(self._assignment.recovery_log)
-        with step("store.StartCommit"):
+        with step("start_commit()"):
             commit = self._started = commit_of(self._store.start_commit(shard, proto, wait_for))
             if commit.done() and (error := commit.exception()) is not None:
                 raise error
@@ -308,7 +330,7 @@ class TransactionRun:
                 if not self._commit.done():
                     return
                 if (error := self._commit.exception()) is not None:
-                    raise explained("store.StartCommit", error)
+                    raise explained("commit of the store", error)
                 machine.committed(self._clock())
             if prior.phase is Phase.ACKNOWLEDGING and self._acks.are_appended():
                 acknowledged = machine.acknowledged(self._clock())
@@ -322,15 +344,14 @@ class TransactionRun:
     # Replays.
 
     def _begin_replay(self, span: ReplayRange) -> None:
-        with step("initial sequencer.Step"):
+        with step(f"reading {span.journal} again"):
             self._replay = self._readers.replay(span)
         self._machine.replay_begun()
 
     async def _read_replay(self) -> None:
         replay, machine = self._replay, self._machine
         assert replay is not None, "a replay was begun"
-        name = "sequencer.Step" if machine.has_replayed else "initial sequencer.Step"
-        with step(name):
+        with step("reading again"):
             run = await replay.next()
             if run is not None:
                 machine.replayed(run)

@@ -78,7 +78,16 @@ class Application:
 class IdleLoop:
     """Transactions of shards without messages: they run until cancelled, or until told to fail."""
 
-    def __init__(self, shard: Any, hooks: Any, store: Any, *, progress: Any, recovery_log: str):
+    def __init__(
+        self,
+        shard: Any,
+        hooks: Any,
+        store: Any,
+        *,
+        progress: Any,
+        recovery_log: str,
+        renew_publisher: Any,
+    ) -> None:
         self.shard, self.hooks, self.store, self.progress = shard, hooks, store, progress
         self.recovery_log = recovery_log
         self.error: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,0 +1,268 @@
+"""Messages of a shard that can't be consumed, and what the application decides about them.
+
+A failed hook may have changed the store, and published. So its transaction is given up, and
+repeated from the checkpoint, which restores the store. In the repetition, a message that has failed
+begins a transaction of its own: what precedes it commits first, and each further repetition is
+short. A message that can't be decoded reached no hook, so that nothing has to be repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import gazette_aio.protocol as pb
+from gazette_aio.consumer.application.message_errors import DeadLetter, Fail, Retry, Skip
+from gazette_aio.consumer.transactions.explain import described, explained, place_of, step
+from gazette_aio.message import json_adapter
+from gazette_aio.protocol.errors import FencedError, OffsetJumpError, TransactionError
+from gazette_aio.protocol.status_errors import text_without_endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.consumer.application.hooks import Hooks
+    from gazette_aio.consumer.application.shard import Shard
+    from gazette_aio.consumer.transactions.observer import TransactionObserver
+    from gazette_aio.message import Envelope, Mapping, Publisher
+
+_logger = logging.getLogger(__name__)
+
+
+class HookFailed(Exception):  # noqa: N818 - It's raised on, as the error of a message or shard.
+    """A consuming hook failed. The cause is its error.
+
+    Args:
+        envelopes: Messages, one of which the hook failed at.
+    """
+
+    def __init__(self, envelopes: Sequence[Envelope[Any]]) -> None:
+        super().__init__()
+        self.envelopes = envelopes
+
+
+class RepeatedError(TransactionError):
+    """A transaction is given up, to be repeated from its checkpoint.
+
+    Args:
+        text: Text of the error.
+        seconds: Pause before.
+    """
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text, seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(slots=True)
+class Suspect:
+    """A message that has failed, or may have: it's consumed by a call of its own."""
+
+    failures: int = 0
+    action: Skip | DeadLetter | None = None
+    error: Exception | None = None
+    """Why it can't be decoded, or the error about which `action` was decided."""
+
+
+class MessageErrors:
+    """Messages of an assignment that can't be consumed.
+
+    Args:
+        hooks: Hooks of the application.
+        shard: The shard.
+        observer: Told of each decision.
+    """
+
+    def __init__(self, hooks: Hooks, shard: Shard, observer: TransactionObserver) -> None:
+        self._hooks = hooks
+        self._shard = shard
+        self._observer = observer
+        self._suspects: dict[tuple[str, int], Suspect] = {}
+        self._passed: list[tuple[str, int]] = []
+
+    def __repr__(self) -> str:
+        return f"<MessageErrors of {self._shard.id}: {len(self._suspects)} suspects>"
+
+    def __bool__(self) -> bool:
+        """Whether there are suspects."""
+        return bool(self._suspects)
+
+    def find(self, envelope: Envelope[Any]) -> Suspect | None:
+        """Return what is known of a message that is to be consumed by a call of its own."""
+        return self._suspects.get((envelope.journal, envelope.begin))
+
+    def passed(self, envelope: Envelope[Any]) -> None:
+        """The current transaction has consumed a message, or passed over it."""
+        self._passed.append((envelope.journal, envelope.begin))
+
+    def committing(self) -> None:
+        """The current transaction starts to commit: it isn't repeated any longer."""
+        for place in self._passed:
+            self._suspects.pop(place, None)
+        self._passed.clear()
+
+    def undecodable(self, envelope: Envelope[Any], error: Exception) -> Suspect:
+        """Note why a message can't be decoded."""
+        suspect = self._suspect(envelope)
+        suspect.error = error
+        return suspect
+
+    def _suspect(self, envelope: Envelope[Any]) -> Suspect:
+        return self._suspects.setdefault((envelope.journal, envelope.begin), Suspect())
+
+    async def hook_failed(self, envelopes: Sequence[Envelope[Any]], error: Exception) -> NoReturn:
+        """Raise what becomes of the transaction.
+
+        Args:
+            envelopes: Messages, one of which the hook failed at.
+            error: Error of the hook.
+
+        Raises:
+            RepeatedError: The transaction is repeated.
+            TransactionError: The shard fails.
+
+        Cancellation: aborts.
+        """
+        hook = "consume_message()" if self._hooks.consume_batch is None else "consume_batch()"
+        failure = explained(f"{place_of(envelopes)}: {hook}", error)
+        # Neither is the fault of a message.
+        if not self._hooks.decides_errors or isinstance(error, TransactionError | FencedError):
+            self._observer.message_failed("fail")
+            raise failure
+        if len(envelopes) > 1:
+            # Which of them it is shows when each is consumed by a call of its own.
+            for envelope in envelopes:
+                self._suspect(envelope)
+            self._log(envelopes, f"{failure}; its messages are consumed one by one")
+            self._repeat(failure, 0.0)
+        suspect = self._suspect(envelopes[0])
+        suspect.action = await self._decide(envelopes[0], suspect, failure)
+        suspect.error = error
+        self._repeat(failure, 0.0)
+
+    async def decoding_failed(self, envelope: Envelope[Any], suspect: Suspect) -> Skip | DeadLetter:
+        """Return how to pass over a message that can't be decoded.
+
+        Raises:
+            RepeatedError: The transaction is repeated.
+            TransactionError: The shard fails.
+
+        Cancellation: aborts.
+        """
+        assert suspect.error is not None, "it can't be decoded for a reason"
+        failure = explained(f"{place_of([envelope])} can't be decoded", suspect.error)
+        if not self._hooks.decides_errors:
+            self._observer.message_failed("fail")
+            raise failure
+        suspect.action = await self._decide(envelope, suspect, failure)
+        return suspect.action
+
+    async def _decide(
+        self, envelope: Envelope[Any], suspect: Suspect, failure: TransactionError
+    ) -> Skip | DeadLetter:
+        suspect.failures += 1
+        error = failure.__cause__
+        assert isinstance(error, Exception), "the failure explains the error"
+        with step(f"{failure}; on_message_error()"):
+            action = await self._hooks.on_message_error(self._shard, envelope, error)
+            if not isinstance(action, Fail | Retry | Skip | DeadLetter):
+                text = f"it returned {action!r}, and not Fail, Retry, Skip or DeadLetter"
+                raise TypeError(text)
+        if isinstance(action, Retry):
+            seconds = action.pause_seconds(suspect.failures)
+            if seconds is not None:
+                number = f"{suspect.failures} of {action.times}"
+                self._log([envelope], f"{failure}; retry {number} follows in {seconds:g} s")
+                self._observer.message_failed("retry")
+                suspect.error = None
+                self._repeat(failure, seconds)
+            action = action.then
+        match action:
+            case Fail():
+                self._observer.message_failed("fail")
+                raise failure
+            case Skip():
+                self._log([envelope], f"{failure}; the message is skipped")
+                self._observer.message_failed("skip")
+            case DeadLetter():
+                self._log([envelope], f"{failure}; the message becomes a dead letter")
+                self._observer.message_failed("dead_letter")
+        return action
+
+    def _repeat(self, failure: TransactionError, seconds: float) -> NoReturn:
+        self._passed.clear()
+        raise RepeatedError(f"{failure}; the transaction is repeated", seconds) from failure
+
+    def _log(self, envelopes: Sequence[Envelope[Any]], text: str) -> None:
+        extra = {
+            "shard": self._shard.id,
+            "journal": envelopes[0].journal,
+            "offset": envelopes[0].begin,
+        }
+        _logger.warning("shard %s: %s", self._shard.id, text, extra=extra)
+
+    async def pass_over(
+        self, envelope: Envelope[Any], suspect: Suspect, publisher: Publisher[Any]
+    ) -> None:
+        """Pass over a message as it was decided, within the current transaction.
+
+        Raises:
+            TransactionError: The dead letter can't be published.
+
+        Cancellation: aborts — a dead letter may be pending.
+        """
+        action, error = suspect.action, suspect.error
+        if isinstance(action, DeadLetter):
+            assert error is not None, "an error was decided about"
+            with step(f"dead letter of {place_of([envelope])}, {described(error)}"):
+                letter = await self._letter(envelope, error)
+                append = await publisher.view(json_adapter()).publish_uncommitted(
+                    _mapping_of(action), letter
+                )
+                await append
+        self.passed(envelope)
+
+    async def _letter(self, envelope: Envelope[Any], error: Exception) -> dict[str, Any]:
+        content = None if self._hooks.is_producer else await self._content(envelope)
+        text, encoding = None, None
+        if content is not None:
+            try:
+                text, encoding = content.decode(), "utf-8"
+            except UnicodeDecodeError:
+                text, encoding = base64.b64encode(content).decode(), "base64"
+        return {
+            "shard": self._shard.id,
+            "journal": envelope.journal,
+            "begin": envelope.begin,
+            "end": envelope.end,
+            "uuid": str(envelope.uuid) if envelope.uuid.int else None,
+            "error": {
+                "type": type(error).__name__,
+                # Surrogates, which a text may quote, aren't UTF-8.
+                "text": text_without_endpoint(error).encode(errors="backslashreplace").decode(),
+            },
+            "content": text,
+            "encoding": encoding,
+        }
+
+    async def _content(self, envelope: Envelope[Any]) -> bytes | None:
+        request = pb.ReadRequest(
+            journal=envelope.journal, offset=envelope.begin, end_offset=envelope.end, block=True
+        )
+        async with self._shard.client.read(request, timeout=math.inf) as reader:
+            try:
+                content = b"".join([chunk async for chunk in reader])
+            except OffsetJumpError:
+                return None  # It was deleted meanwhile.
+        return content if len(content) == envelope.end - envelope.begin else None
+
+
+def _mapping_of(action: DeadLetter) -> Mapping[dict[str, Any]]:
+    to = action.to
+    return (lambda _: (to, pb.CONTENT_TYPE_JSON_LINES)) if isinstance(to, str) else to
