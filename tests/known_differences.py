@@ -132,6 +132,35 @@ SHARD_SCENARIOS: dict[str, tuple[str, str]] = {
     "gazctl_apply_invalid": ("step 4: $.fails", "an empty file of shards is refused"),
 }
 
+# How texts of failed shards begin in shard_scenarios.json, and patterns of what they begin with here:
+# they name the exception, and the message or journal, and no functions of Gazette's code.
+_PLACE = r"\S+ at offset \d+( \(UUID [-0-9a-f]{36}\))?"
+SHARD_TEXTS: dict[str, str] = {
+    "beginRecovery: GetHints: ": "recovery: fetching hints: HintsError: ",
+    "beginRecovery: fetching log spec: ": r"recovery: specification of \S+: RecoveryError: ",
+    "beginRecovery: ": "recovery: RecoveryError: ",
+    "completeRecovery: app.NewStore: ": r"new_store\(\): RuntimeError: ",
+    "completeRecovery: store.RestoreCheckpoint: ": r"restore_checkpoint\(\): RuntimeError: ",
+    "runTransactions: app.BeginTxn: ": r"begin_txn\(\): RuntimeError: ",
+    "runTransactions: app.ConsumeMessage: ": rf"{_PLACE}: consume_message\(\): RuntimeError: ",
+    "runTransactions: txnStartCommit: app.FinalizeTxn: ": r"finalize_txn\(\): RuntimeError: ",
+    "runTransactions: store.StartCommit: ": r"commit of the store: \w+: ",
+    "runTransactions: readMessage: determining framing: ": (
+        r"source \S+: UnrecognizedContentTypeError: "
+    ),
+    "runTransactions: readMessage: fetching journal spec: ": (
+        "sources: ReadError: fetching journal spec: "
+    ),
+    "runTransactions: readMessage: newMessage: ": r"adapter\(\) of \S+: RuntimeError: ",
+    "runTransactions: readMessage: framing.Unmarshal(offset 0): ": (
+        r"\S+ at offset 0( \(UUID .*\))? can't be decoded: "
+    ),
+    "runTransactions: readMessage: framing.Unmarshal(offset 10): ": (
+        r"\S+ at offset 10( \(UUID .*\))? can't be decoded: "
+    ),
+    "runTransactions: ": "",
+}
+
 # Playbacks of recoverylog_playback.json, by index.
 RECOVERYLOG_PLAYBACK: dict[int, str] = {
     4: "a known field of another wire type is kept as unknown; the chain of checksums tells it"

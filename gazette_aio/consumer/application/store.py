@@ -47,8 +47,8 @@ class Store(Protocol):
         """Drop changes since the last commit, return its checkpoint, and fence off others.
 
         It's called before the first transaction of an assignment, and again whenever a transaction
-        is repeated, or a `MessageProducer` ends its reading. Without a commit so far, the checkpoint
-        is empty, and the state the initial one.
+        is repeated, or a `MessageProducer` ends its reading. Without a commit so far, the
+        checkpoint is empty, and the state the initial one.
 
         Cancellation: aborts — other processes may have been fenced off.
         """

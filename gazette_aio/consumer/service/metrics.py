@@ -80,9 +80,9 @@ class ConsumerMetrics(Collector):
 
     `shard` is the shard's key in Etcd, but for `gazette_shard_up`, where it's its ID. Transactions
     count once they're fully acknowledged. `action` is what was decided about a message that can't
-    be consumed: `fail`, `retry`, `skip` or `dead_letter`. `outcome` is `in_use` for stores that were destroyed
-    though resolutions of their shard weren't released, and `left` for those whose destruction took
-    too long.
+    be consumed: `fail`, `retry`, `skip` or `dead_letter`. `outcome` is `in_use` for stores that
+    were destroyed though resolutions of their shard weren't released, and `left` for those whose
+    destruction took too long.
 
     Args:
         registry: Registry of the metrics; None for that of the process.

@@ -128,7 +128,7 @@ class SourceReaders(Owner):
         try:
             specs = await outlasted(self._client, lambda: fetch_specs(self._client, names))
         except Exception as error:  # noqa: BLE001 - delivered.
-            channel.end(explained("specifications of sources", error))
+            channel.end(explained("sources", error))
             return
         name = ""
         try:

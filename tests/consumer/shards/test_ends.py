@@ -296,10 +296,10 @@ async def test_a_second_failure_is_told_after_the_first(client):
             await group.key_space.next_change()
             status = await group.status("FAILED")
         assert list(status.errors) == [
-            "completeRecovery: store.RestoreCheckpoint: an error",
-            "beginRecovery: the log is gone",
+            "restore_checkpoint(): RuntimeError: an error",
+            "recovery: RecoveryError: the log is gone",
         ]
-        with pytest.raises(ShardFailedError, match="RestoreCheckpoint"):
+        with pytest.raises(ShardFailedError, match="restore_checkpoint"):
             await replica.primary_loop
         await group.unassign()
         await eventually(lambda: "close" in made_one.calls)

@@ -122,8 +122,8 @@ async def test_a_failed_recovery_fails_the_primary_too(client, slot):
         made[0].error = RecoveryError("no such log")
         made[0].tailing.set()
         status = await group.status("FAILED", slot=slot)
-        assert list(status.errors) == ["beginRecovery: no such log"]
-        with pytest.raises(ShardFailedError, match="beginRecovery: no such log"):
+        assert list(status.errors) == ["recovery: RecoveryError: no such log"]
+        with pytest.raises(ShardFailedError, match="recovery: RecoveryError: no such log"):
             await replica.primary_loop
         if slot:
             await group.promote()
@@ -135,8 +135,8 @@ async def test_a_failed_recovery_fails_the_primary_too(client, slot):
 @pytest.mark.parametrize(
     ("hook", "text"),
     [
-        ("new_store", "completeRecovery: app.NewStore: an error"),
-        ("restore", "completeRecovery: store.RestoreCheckpoint: an error"),
+        ("new_store", "new_store(): RuntimeError: an error"),
+        ("restore", "restore_checkpoint(): RuntimeError: an error"),
     ],
 )
 async def test_failures_of_the_store(client, hook, text):
@@ -215,7 +215,7 @@ async def test_a_text_that_is_not_unicode_fails_its_shard_alone(client, caplog):
         await asyncio.wait((failing, group.shards.failure), return_when=asyncio.FIRST_COMPLETED)
         assert not group.shards.failure.done()
         assert list((await failing).errors) == [
-            "completeRecovery: store.RestoreCheckpoint: bad word \\ud800"
+            "restore_checkpoint(): ValueError: bad word \\ud800"
         ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -114,20 +115,23 @@ async def test_a_shard_moves_between_members_with_its_state(broker):
         (
             shard_spec(A, "missing/source"),
             (
-                "runTransactions: readMessage: fetching journal spec: "
+                "sources: ReadError: fetching journal spec: "
                 "named journal does not exist (missing/source)"
             ),
         ),
         (
             shard_spec(A, LOG),
             (
-                "runTransactions: readMessage: determining framing: "
+                f"source {LOG}: UnrecognizedContentTypeError: "
                 "unrecognized content-type (application/x-gazette-recoverylog)"
             ),
         ),
         (
             shard_spec(recovery_log_prefix="missing", hint_prefix="/hints"),
-            "beginRecovery: fetching log spec: named journal does not exist (missing/shard-A)",
+            (
+                "recovery: specification of missing/shard-A: "
+                "RecoveryError: named journal does not exist (missing/shard-A)"
+            ),
         ),
     ],
 )
@@ -148,8 +152,11 @@ async def test_failures_while_consuming(broker):
         replica = group.shards.replicas[A]
         await publish(broker, "one")
         (text,) = (await group.status("FAILED")).errors
-        prefix = "runTransactions: app.ConsumeMessage: "
-        assert text == (prefix + "e" * 3000)[:2048] + " ...[truncated]"
+        assert re.match(
+            r"source/A at offset 0 \(UUID .*\): consume_message\(\): RuntimeError: e", text
+        )
+        assert text.endswith("e ...[truncated]")
+        assert len(text) == 2048 + len(" ...[truncated]")
         with pytest.raises(ShardFailedError):
             await replica.primary_loop
 
@@ -161,7 +168,7 @@ async def test_a_log_of_another_type(broker):
         await group.assign()
         assert list((await group.status("FAILED")).errors) == [
             (
-                "beginRecovery: expected label content-type value "
+                "recovery: RecoveryError: expected label content-type value "
                 "application/x-gazette-recoverylog (got application/x-ndjson)"
             )
         ]
@@ -274,8 +281,8 @@ async def test_hints_beyond_the_log(broker, slot):
         await group.assign(slot=slot)
         status = await group.status("FAILED", slot=slot)
         assert any(
-            text.startswith(f"beginRecovery: playing log {LOG}: ")
-            or text == "completeRecovery: completeRecovery aborting due to log playback failure"
+            text.startswith(f"recovery: playing log {LOG}: ")
+            or text == "recovery: RecoveryError: the recovery log can't be played"
             for text in status.errors
         )
 
@@ -286,7 +293,7 @@ async def test_garbage_hints(broker):
         await group.create(logged())
         await group.assign()
         (text,) = (await group.status("FAILED")).errors
-        assert text.startswith("beginRecovery: GetHints: hints.Unmarshal: ")
+        assert text.startswith("recovery: fetching hints: HintsError: hints.Unmarshal: ")
 
 
 async def test_hints_of_a_users_function(broker):
@@ -304,7 +311,7 @@ async def test_hints_of_a_users_function(broker):
         await group.create(logged())
         await group.assign()
         assert list((await group.status("FAILED")).errors) == [
-            "beginRecovery: GetHints: SHARD_NOT_FOUND"
+            "recovery: fetching hints: RecoveryError: SHARD_NOT_FOUND"
         ]
         await group.unassign()
         await group.assign()

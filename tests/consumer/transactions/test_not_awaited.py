@@ -164,7 +164,7 @@ async def test_a_publish_that_a_hook_forgets_fails_the_transaction(
 async def test_the_error_names_the_calls(client: Any, method: str):
     error = await failure(client, Disk(), Plainly(method))
     assert str(error) == (
-        "runTransactions: txnStartCommit: publisher.BuildAckIntents: calls to publish were not "
+        "publishing: NotAwaitedError: calls to publish were not "
         f"awaited: {method}() 2 times; the transaction of shard shard-A is abandoned"
     )
 
@@ -180,7 +180,7 @@ async def test_a_publish_that_finished_txn_forgets_fails_the_shard(client: Any):
             self.forget(shard.publisher)
 
     error = await failure(client, Disk(), Finishing())
-    assert str(error).startswith("runTransactions: app.FinishedTxn: calls to publish were not")
+    assert str(error).startswith("finished_txn(): NotAwaitedError: calls to publish were not")
 
 
 async def test_a_task_that_still_publishes_is_part_of_the_transaction(client: Any):

@@ -268,7 +268,8 @@ def transaction(size: int) -> list[bytes]:
 async def read_all(client: Journals, channel: MessageChannel) -> list[Any]:
     """Return the elements that the readers of a journal put into a channel."""
     formats: Any = JournalFormats(ADAPTER)
-    readers = SourceReaders(client, {JOURNAL: 0}, formats, {}, channel)  # type: ignore[arg-type]
+    errors: Any = None
+    readers = SourceReaders(client, {JOURNAL: 0}, formats, {}, channel, errors=errors)  # type: ignore[arg-type]
     elements: list[Any] = []
     async with readers:
         readers.start()

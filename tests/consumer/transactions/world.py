@@ -163,9 +163,13 @@ class Counter:
 class Observer:
     def __init__(self) -> None:
         self.reports: list[Any] = []
+        self.actions: list[str] = []
 
     def acknowledged(self, report: Any) -> None:
         self.reports.append(report)
+
+    def message_failed(self, action: str) -> None:
+        self.actions.append(action)
 
 
 class Member:
