@@ -123,10 +123,11 @@ SHARD_SCENARIOS: dict[str, tuple[str, str]] = {
     "stat_offsets": ("step 8: $.response", _VALIDATED),
     "hints_unknown": ("step 1: $.response", _VALIDATED),
     "hints_rotate": ("step 13: $.keys", _HINTS_ONCE),
+    "etcd_status_values": ("step 7: $.hex", "texts of failed shards are our own, as below"),
     "etcd_unassign": ("step 9: $.keys", _HINTS_ONCE),
     "auth_stat_proxied": ("step 6: $.error", "a forwarded Stat is signed with the caller's claims"),
     "failed_no_output": (
-        "dependency failed: JOURNAL_NOT_FOUND (journal ${ns}/nowhere)', expected",
+        "dependency failed: JOURNAL_NOT_FOUND (journal ${ns}/nowhere)' doesn't match",
         "errors of appends also name the journal",
     ),
     "gazctl_apply_invalid": ("step 4: $.fails", "an empty file of shards is refused"),
