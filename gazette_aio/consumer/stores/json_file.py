@@ -139,7 +139,7 @@ class JSONFileStore(Generic[S]):
             content = await _read(self.directory / _CURRENT)
         except FileNotFoundError:
             if self._initial is None:
-                self._initial = encode_state_file(self._dumps, self.state, Checkpoint())
+                self._initial = encode_state_file(self._encode, self.state, Checkpoint())
                 return Checkpoint()
             content = self._initial
         except OSError as error:
