@@ -1,4 +1,4 @@
-"""What becomes of a message that can't be consumed, as `on_message_error()` decides."""
+"""Decisions of `on_message_error()`, about messages that can't be consumed."""
 
 from __future__ import annotations
 
