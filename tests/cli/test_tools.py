@@ -19,13 +19,16 @@ from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.advertised import examine_endpoints
 from gazette_aio.cli.tools.print_config import key_of, sections_of
 from gazette_aio.cli.tools.uuid_lines import LineStamper
-from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, parse_uuid
+from gazette_aio.consumer import Application, MemoryStore
+from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, json_adapter, parse_uuid
 from gazette_aio.protocol import FrameTooLargeError
+from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.go.ini import ini_line
-from gazette_aio.testing import journal_spec
+from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
 from tests import extent
 from tests.connect_proxy import connect_proxy
+from tests.waiting import eventually
 
 
 def test_attach_uuids(inline: Any, tmp_path: Path) -> None:
@@ -276,6 +279,104 @@ def test_findings_of_clocks_and_certificates() -> None:
     end = "Jan  1 00:00:00 2030 GMT"
     assert diagnosis.certificate_finding(end, 1_893_456_000.0 - 3600).result == "warning"
     assert diagnosis.certificate_finding(end, 1_800_000_000.0).result == "ok"
+
+
+class Poisoned(Application[Any, Any]):
+    """Fails at each message."""
+
+    def adapter(self, spec: Any) -> Any:
+        return json_adapter()
+
+    def new_store(self, shard: Any, recorder: Any) -> Any:
+        return MemoryStore(0)
+
+    def consume_message(self, shard: Any, store: Any, envelope: Any, publisher: Any) -> None:
+        raise KeyError("quantity")
+
+
+async def test_doctor_lists_failed_shards(cli: Any) -> None:
+    async with consumer_harness(Poisoned()) as harness:
+        labels = {"content-type": "application/x-ndjson"}
+        await create_journals(
+            harness.client, journal_spec("orders", labels=labels, stores=["file:///"])
+        )
+        member = await harness.start_member()
+        spec = pc.ShardSpec(id="shop/shard-one", max_txn_duration={"seconds": 1})
+        spec.sources.add(journal="orders")
+        await harness.create_shards(spec)
+        env = {
+            "CONSUMER_ADDRESS": member.endpoint,
+            "CONSUMER_AUTH_KEYS": "c2VjcmV0",
+            "BROKER_ADDRESS": harness.client.endpoint,
+        }
+        fine = await cli("doctor", "--json", env=env)
+        await harness.client.append("orders", b'{"item": 1}\n')
+
+        def has_failed() -> bool:
+            [assignment] = member.session.group.assignments("shop/shard-one")
+            status = assignment.decoded
+            return isinstance(status, pc.ReplicaStatus) and status.code == status.FAILED
+
+        await eventually(has_failed)
+        done = await cli("doctor", "--json", env=env)
+
+    found = {each["check"]: each for each in fine.json}
+    assert (fine.code, found["shards"]["detail"]) == (0, "none of 1 has failed"), fine.err
+    assert found["fragment store"]["detail"] == "file:///"
+    assert found["broker version"]["detail"].startswith("v0.100 or newer")
+    assert (done.code, done.err) == (1, "gazette-aio: failed: shard shop/shard-one\n")
+    [failed] = [each for each in done.json if each["check"] == "shard shop/shard-one"]
+    assert failed["detail"] == "orders at offset 0: consume_message(): KeyError: 'quantity'"
+    assert failed["remedy"].endswith("`gazette-aio shards unassign -l id=shop/shard-one --failed`")
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("PUT failed: no space left on device", "the disk is full: free some space"),
+        ("PUT failed: permission denied", "check permissions and address of the store"),
+    ],
+)
+async def test_doctor_lists_failing_stores(cli: Any, problem: str, remedy: str) -> None:
+    async with StubBroker() as broker:
+        spec = journal_spec("a/journal", stores=["s3://bucket/path/?profile=secret"])
+        route = pb.Route(primary=-1)
+        journal = pb.ListResponse.Journal(spec=spec, mod_revision=5, route=route)
+        broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[journal])
+        broker.health_handler = lambda _: pb.FragmentStoreHealthResponse(
+            header=broker.header(),
+            status=pb.Status.FRAGMENT_STORE_UNHEALTHY,
+            store_health_error=problem,
+        )
+        done = await cli("doctor", "--json", env={"BROKER_ADDRESS": broker.endpoint})
+
+    [failed] = [each for each in done.json if each["check"] == "fragment store"]
+    assert (done.code, done.err) == (1, "gazette-aio: failed: fragment store\n")
+    assert (failed["result"], failed["detail"]) == ("failed", f"s3://bucket/path/: {problem}")
+    assert failed["remedy"].startswith(remedy)
+    [version] = [each for each in done.json if each["check"] == "broker version"]
+    assert version["detail"].startswith("before v0.100")
+
+
+@pytest.mark.parametrize("code", ["UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED"])
+def test_stores_that_arent_checked_arent_failing(code: str) -> None:
+    finding = diagnosis.store_check_failure("s3://a/", pb.TransportError(code, "text"))
+
+    assert finding.result == "skipped"
+    timeout = pb.TransportError("DEADLINE_EXCEEDED", "text")
+    assert diagnosis.store_check_failure("s3://a/", timeout).result == "failed"
+
+
+def test_many_failed_shards_are_summed_up() -> None:
+    shards = [pc.ListResponse.Shard(spec=pc.ShardSpec(id=f"shard-{n:03}")) for n in range(30)]
+    for shard in shards[1:]:
+        shard.status.add(code=pc.ReplicaStatus.FAILED, errors=["a\nb"])
+    *some, rest = diagnosis.shard_findings(shards)
+
+    assert [each.check for each in some] == [f"shard shard-{n:03}" for n in range(1, 21)]
+    assert some[0].detail == "a b"
+    assert rest.detail == "29 of 30 have failed"
+    assert diagnosis.age_finding([]).result == "skipped"
 
 
 async def test_a_broker_is_no_consumer(broker_cli: Any, gazette_broker: Any) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import ssl
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol import consumer as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 SKEW_SECONDS: Final = 5.0
 """Difference of clocks, in seconds, that breaks tokens and retention."""
 
 _SOON_SECONDS: Final = 14 * 86_400.0
+_MOST_SHARDS: Final = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +103,77 @@ def clock_finding(date: str, now: float) -> Finding:
     remedy = "synchronize clocks by NTP: tokens are refused, and ages of fragments are wrong"
     detail = f"this machine is {abs(skew):.0f} s {ahead} the server"
     return Finding("clock", "failed", detail, remedy)
+
+
+def age_finding(create_revisions: Sequence[int]) -> Finding:
+    """Return the finding of a broker's age, of which only its listings tell anything.
+
+    Args:
+        create_revisions: Those of the listed journals.
+    """
+    if not create_revisions:
+        detail = "brokers don't tell their release, and there's no journal to conclude from"
+        return Finding("broker version", "skipped", detail)
+    since = "v0.100 or newer" if any(create_revisions) else "before v0.100"
+    detail = f"{since}, by its listings: brokers don't tell their release"
+    return Finding("broker version", "ok", detail)
+
+
+def store_finding(store: str, problem: str) -> Finding:
+    """Return the finding of a fragment store that a broker has checked.
+
+    Args:
+        store: URL of the store.
+        problem: Result of the check, empty if the store is healthy.
+    """
+    store = store.partition("?")[0]  # The query may have credentials.
+    if not problem:
+        return Finding("fragment store", "ok", store)
+    if "no space left" in problem.lower():
+        remedy = "the disk is full: free some space, and the broker continues by itself"
+    else:
+        remedy = "check permissions and address of the store; brokers keep fragments until it works"
+    return Finding("fragment store", "failed", f"{store}: {problem}", remedy)
+
+
+def store_check_failure(store: str, error: pb.GazetteError) -> Finding:
+    """Return the finding of a fragment store that a broker didn't check."""
+    match error.code if isinstance(error, pb.TransportError) else "":
+        case "UNIMPLEMENTED":
+            detail = "brokers before v0.101 don't check their stores: see their logs"
+        case "UNAUTHENTICATED" | "PERMISSION_DENIED":
+            detail = "the token doesn't allow to check stores"
+        case _:
+            return store_finding(store, " ".join(str(error).split()))
+    return Finding("fragment store", "skipped", detail)
+
+
+def shard_findings(shards: Iterable[pc.ListResponse.Shard]) -> list[Finding]:
+    """Return the findings of listed shards: of each failed one, up to some."""
+    findings: list[Finding] = []
+    count = failed = 0
+    for shard in shards:
+        count += 1
+        errors = [
+            text
+            for status in shard.status
+            if status.code == pc.ReplicaStatus.FAILED
+            for text in status.errors or ("failed",)
+        ]
+        if not errors:
+            continue
+        failed += 1
+        if failed <= _MOST_SHARDS:
+            detail = "; ".join(" ".join(text.split()) for text in dict.fromkeys(errors))
+            select = shlex.quote(f"id={shard.spec.id}")
+            remedy = f"mend the cause, and run `gazette-aio shards unassign -l {select} --failed`"
+            findings.append(Finding(f"shard {shard.spec.id}", "failed", detail, remedy))
+    if not failed:
+        return [Finding("shards", "ok", f"none of {count} has failed")]
+    if failed > _MOST_SHARDS:
+        detail = f"{failed} of {count} have failed"
+        findings.append(Finding("shards", "failed", detail, "see `gazette-aio shards list`"))
+    return findings
 
 
 def rpc_failure(peer: str, error: pb.GazetteError, *, has_token: bool) -> Finding:

@@ -35,6 +35,8 @@ from gazette_aio.proxies import proxy_of, proxy_of_endpoint
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gazette_aio.client import JournalClient
+
 _MOST_BYTES: Final = 1 << 14
 
 
@@ -58,10 +60,10 @@ def doctor(
     *,
     as_json: bool,
 ) -> None:
-    """Diagnose a connection: address, DNS, TLS, tokens, routes, Etcd, clocks.
+    """Diagnose a connection: address, DNS, TLS, tokens, routes, stores, shards, Etcd, clocks.
 
-    The command checks the broker, and a consumer and Etcd if their addresses are given. Nothing is
-    changed.
+    The command checks the broker, and a consumer and Etcd if their addresses are given. It changes
+    nothing; brokers write a small file to each fragment store, as they do for each health check.
     """
     source = context.get_parameter_source("consumer_address")
     with_consumer = source is not click.core.ParameterSource.DEFAULT
@@ -86,22 +88,35 @@ async def _examine(
 ) -> list[Finding]:
     findings = [_versions()]
 
-    async def routes_of_journals() -> list[pb.Route]:
+    async def examine_journals() -> tuple[list[pb.Route], list[Finding]]:
         async with broker.open() as client:
-            return [journal.route async for journal in iter_journals(client)]
+            journals = [journal async for journal in iter_journals(client)]
+            age = diagnosis.age_finding([journal.create_revision for journal in journals])
+            stores = {store: None for each in journals for store in each.spec.fragment.stores}
+            checks = await asyncio.gather(*(_examine_store(client, store) for store in stores))
+        return [journal.route for journal in journals], [age, *dict.fromkeys(checks)]
 
-    findings += await _examine_server(broker, routes_of_journals)
+    findings += await _examine_server(broker, examine_journals)
     if consumer is not None:
         settings = consumer
 
-        async def routes_of_shards() -> list[pb.Route]:
+        async def examine_shards() -> tuple[list[pb.Route], list[Finding]]:
             async with settings.open_shards() as client:
-                return [shard.route for shard in (await list_shards(client)).shards]
+                shards = (await list_shards(client)).shards
+            return [shard.route for shard in shards], diagnosis.shard_findings(shards)
 
-        findings += await _examine_server(consumer, routes_of_shards)
+        findings += await _examine_server(consumer, examine_shards)
     if etcd:
         findings += await _examine_etcd(etcd)
     return findings
+
+
+async def _examine_store(client: JournalClient, store: str) -> Finding:
+    try:
+        health = await client.fragment_store_health(store, timeout=PROBE_SECONDS)
+    except pb.GazetteError as error:
+        return diagnosis.store_check_failure(store, error)
+    return diagnosis.store_finding(store, health.store_health_error)
 
 
 def _versions() -> Finding:
@@ -111,7 +126,7 @@ def _versions() -> Finding:
 
 
 async def _examine_server(
-    settings: ClientSettings, list_routes: Callable[[], Awaitable[list[pb.Route]]]
+    settings: ClientSettings, examine: Callable[[], Awaitable[tuple[list[pb.Route], list[Finding]]]]
 ) -> list[Finding]:
     try:
         url = urlsplit(settings.address)
@@ -131,7 +146,7 @@ async def _examine_server(
         if not is_reached:
             return findings
     try:
-        routes = await list_routes()
+        routes, found = await examine()
     except InputError as error:
         return [*findings, Finding("token", "failed", str(error), "keys are base64, by commas")]
     except pb.GazetteError as error:
@@ -143,7 +158,7 @@ async def _examine_server(
     except CommandError as error:
         remedy = "something answers the port, but not gRPC: check proxies, and http or https"
         return [*findings, Finding(settings.peer, "failed", str(error), remedy)]
-    findings.append(Finding(settings.peer, "ok", "answers requests"))
+    findings += (Finding(settings.peer, "ok", "answers requests"), *found)
     return findings + await examine_endpoints(
         endpoints_of(routes),
         settings.address,

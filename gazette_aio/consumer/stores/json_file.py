@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import secrets
 from pathlib import Path
@@ -92,7 +93,7 @@ class JSONFileStore(Generic[S]):
         self._kind: type | None = type(state) if loads is None else None
         """Type of restored states, if the store decodes them itself."""
         self._loads = loads or msgspec.json.Decoder(type(state)).decode
-        self._initial: bytes | None = None
+        self._initial: tuple[S] | None = None
         self._fence = b""
         self._commits = Commits()
 
@@ -128,8 +129,7 @@ class JSONFileStore(Generic[S]):
         """Read the file, drop changes of this transaction, and fence off other stores.
 
         Raises:
-            StoreError: The file can't be read, isn't valid, or there's none and the initial state
-                can't be encoded.
+            StoreError: The file can't be read, or isn't valid.
 
         Cancellation: safe — other stores may have been fenced off.
         """
@@ -138,10 +138,11 @@ class JSONFileStore(Generic[S]):
         try:
             content = await _read(self.directory / _CURRENT)
         except FileNotFoundError:
-            if self._initial is None:
-                self._initial = encode_state_file(self._encode, self.state, Checkpoint())
-                return Checkpoint()
-            content = self._initial
+            if self._initial:
+                (self.state,) = copy.deepcopy(self._initial)
+            else:
+                self._initial = copy.deepcopy((self.state,))
+            return Checkpoint()
         except OSError as error:
             raise StoreError(f"opening state file: {error}") from error
         stored = decode_state_file(content)
