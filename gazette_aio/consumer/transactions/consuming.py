@@ -275,7 +275,7 @@ class DecodingConsumer:
             suspect = errors.find(rows[begin]) if errors else None
             if suspect is not None and suspect.failures and not is_first:
                 return Consumed(0, is_deferred=True)
-            if self._bad is None and (suspect is None or suspect.error is None):
+            if self._bad is None and (suspect is None or not (suspect.error or suspect.action)):
                 self._decode(rows, begin)
         if ready:
             consumed = await self._hook(ready, deadline)
@@ -293,11 +293,13 @@ class DecodingConsumer:
             # A copy: the hook may change its list, or goes on in a thread after a cancellation.
             consumed = await self._consumer.consume(ready.copy(), deadline)
         except HookFailed as failed:
-            error = failed.__cause__
-            assert isinstance(error, Exception), "a hook failed for a reason"
-            await self._errors.hook_failed(failed.envelopes, error)
-        del ready[: consumed.messages]
-        return consumed
+            envelopes, error = failed.envelopes, failed.__cause__
+        else:
+            del ready[: consumed.messages]
+            return consumed
+        # Not above, where the frames of `failed` would stay with what is raised.
+        assert isinstance(error, Exception), "a hook failed for a reason"
+        return await self._errors.hook_failed(envelopes, error)
 
     async def _pass_over(self, envelope: Envelope[Any], suspect: Suspect | None) -> None:
         """Pass over a message that can't be decoded, or failed before, or raise."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.aio.frames import forget_frames
 from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
 from gazette_aio.consumer.transactions.explain import step
 from gazette_aio.consumer.transactions.message_errors import MessageErrors, RepeatedError
@@ -113,6 +114,7 @@ class PrimaryLoop:
                 # Another publisher, so that what the failed hook has left behind can't publish.
                 self._renew_publisher()
                 has_read, pause = True, repeated.seconds
+                forget_frames(repeated)
             if has_read:
                 pauses = _pauses()
             elif seconds := next(pauses):

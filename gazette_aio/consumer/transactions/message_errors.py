@@ -48,7 +48,7 @@ class RepeatedError(TransactionError):
     """A transaction is given up, to be repeated from its checkpoint.
 
     Args:
-        text: Text of the error.
+        text: Why.
         seconds: Pause before.
     """
 
@@ -57,7 +57,7 @@ class RepeatedError(TransactionError):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return f"{self.args[0]}; the transaction is repeated"
 
 
 @dataclass(slots=True)
@@ -65,9 +65,11 @@ class Suspect:
     """A message that has failed, or may have: it's consumed by a call of its own."""
 
     failures: int = 0
-    action: Skip | DeadLetter | None = None
     error: Exception | None = None
-    """Why it can't be decoded, or the error about which `action` was decided."""
+    """Why it can't be decoded, until that's decided about."""
+    action: Skip | DeadLetter | None = None
+    cause: tuple[str, str] = "", ""
+    """Type and text of the error about which `action` was decided."""
 
 
 class MessageErrors:
@@ -110,7 +112,8 @@ class MessageErrors:
     def undecodable(self, envelope: Envelope[Any], error: Exception) -> Suspect:
         """Note why a message can't be decoded."""
         suspect = self._suspect(envelope)
-        suspect.error = error
+        # Without its frames, which lead back to here.
+        suspect.error = error.with_traceback(None)
         return suspect
 
     def _suspect(self, envelope: Envelope[Any]) -> Suspect:
@@ -129,25 +132,30 @@ class MessageErrors:
 
         Cancellation: aborts.
         """
+        # Invariant: what is raised isn't kept in a variable here. Its traceback has this frame, and
+        # the shard would be freed only by a garbage collection.
         hook = "consume_message()" if self._hooks.consume_batch is None else "consume_batch()"
-        failure = explained(f"{place_of(envelopes)}: {hook}", error)
+        name = f"{place_of(envelopes)}: {hook}"
         # Neither is the fault of a message.
         if not self._hooks.decides_errors or isinstance(error, TransactionError | FencedError):
             self._observer.message_failed("fail")
-            raise failure
+            raise explained(name, error)
         if len(envelopes) > 1:
             # Which of them it is shows when each is consumed by a call of its own.
             for envelope in envelopes:
                 self._suspect(envelope)
-            self._log(envelopes, f"{failure}; its messages are consumed one by one")
-            self._repeat(failure, 0.0)
+            text = f"{name}: {described(error)}"
+            self._log(envelopes, f"{text}; its messages are consumed one by one")
+            self._passed.clear()
+            raise RepeatedError(text, 0.0) from error
         suspect = self._suspect(envelopes[0])
-        suspect.action = await self._decide(envelopes[0], suspect, failure)
-        suspect.error = error
-        self._repeat(failure, 0.0)
+        if await self._decide(envelopes[0], suspect, name, error):
+            self._passed.clear()
+            raise RepeatedError(f"{name}: {described(error)}", 0.0) from error
+        raise explained(name, error)
 
-    async def decoding_failed(self, envelope: Envelope[Any], suspect: Suspect) -> Skip | DeadLetter:
-        """Return how to pass over a message that can't be decoded.
+    async def decoding_failed(self, envelope: Envelope[Any], suspect: Suspect) -> None:
+        """Decide how to pass over a message that can't be decoded.
 
         Raises:
             RepeatedError: The transaction is repeated.
@@ -155,49 +163,50 @@ class MessageErrors:
 
         Cancellation: aborts.
         """
-        assert suspect.error is not None, "it can't be decoded for a reason"
-        failure = explained(f"{place_of([envelope])} can't be decoded", suspect.error)
+        error, suspect.error = suspect.error, None
+        assert error is not None, "it can't be decoded for a reason"
+        name = f"{place_of([envelope])} can't be decoded"
         if not self._hooks.decides_errors:
             self._observer.message_failed("fail")
-            raise failure
-        suspect.action = await self._decide(envelope, suspect, failure)
-        return suspect.action
+            raise explained(name, error)
+        if not await self._decide(envelope, suspect, name, error):
+            raise explained(name, error)
 
     async def _decide(
-        self, envelope: Envelope[Any], suspect: Suspect, failure: TransactionError
-    ) -> Skip | DeadLetter:
+        self, envelope: Envelope[Any], suspect: Suspect, name: str, error: Exception
+    ) -> bool:
+        """Decide about a message, and return False if the shard is to fail."""
         suspect.failures += 1
-        error = failure.__cause__
-        assert isinstance(error, Exception), "the failure explains the error"
-        with step(f"{failure}; on_message_error()"):
+        text = f"{name}: {described(error)}"
+        with step(f"{text}; on_message_error()"):
             action = await self._hooks.on_message_error(self._shard, envelope, error)
             if not isinstance(action, Fail | Retry | Skip | DeadLetter):
-                text = f"it returned {action!r}, and not Fail, Retry, Skip or DeadLetter"
-                raise TypeError(text)
+                wrong = f"it returned {action!r}, and not Fail, Retry, Skip or DeadLetter"
+                raise TypeError(wrong)
         if isinstance(action, Retry):
             seconds = action.pause_seconds(suspect.failures)
             if seconds is not None:
                 number = f"{suspect.failures} of {action.times}"
-                self._log([envelope], f"{failure}; retry {number} follows in {seconds:g} s")
+                self._log([envelope], f"{text}; retry {number} follows in {seconds:g} s")
                 self._observer.message_failed("retry")
-                suspect.error = None
-                self._repeat(failure, seconds)
+                self._passed.clear()
+                raise RepeatedError(text, seconds) from error
             action = action.then
         match action:
             case Fail():
                 self._observer.message_failed("fail")
-                raise failure
+                return False
             case Skip():
-                self._log([envelope], f"{failure}; the message is skipped")
+                self._log([envelope], f"{text}; the message is skipped")
                 self._observer.message_failed("skip")
             case DeadLetter():
-                self._log([envelope], f"{failure}; the message becomes a dead letter")
+                self._log([envelope], f"{text}; the message becomes a dead letter")
                 self._observer.message_failed("dead_letter")
-        return action
-
-    def _repeat(self, failure: TransactionError, seconds: float) -> NoReturn:
-        self._passed.clear()
-        raise RepeatedError(f"{failure}; the transaction is repeated", seconds) from failure
+        suspect.action = action
+        # Surrogates, which a text may quote, aren't UTF-8.
+        reason = text_without_endpoint(error).encode(errors="backslashreplace").decode()
+        suspect.cause = type(error).__name__, reason
+        return True
 
     def _log(self, envelopes: Sequence[Envelope[Any]], text: str) -> None:
         extra = {
@@ -217,18 +226,17 @@ class MessageErrors:
 
         Cancellation: aborts — a dead letter may be pending.
         """
-        action, error = suspect.action, suspect.error
+        action = suspect.action
         if isinstance(action, DeadLetter):
-            assert error is not None, "an error was decided about"
-            with step(f"dead letter of {place_of([envelope])}, {described(error)}"):
-                letter = await self._letter(envelope, error)
+            with step(f"dead letter of {place_of([envelope])}, {': '.join(suspect.cause)}"):
+                letter = await self._letter(envelope, suspect)
                 append = await publisher.view(json_adapter()).publish_uncommitted(
                     _mapping_of(action), letter
                 )
                 await append
         self.passed(envelope)
 
-    async def _letter(self, envelope: Envelope[Any], error: Exception) -> dict[str, Any]:
+    async def _letter(self, envelope: Envelope[Any], suspect: Suspect) -> dict[str, Any]:
         content = None if self._hooks.is_producer else await self._content(envelope)
         text, encoding = None, None
         if content is not None:
@@ -236,17 +244,14 @@ class MessageErrors:
                 text, encoding = content.decode(), "utf-8"
             except UnicodeDecodeError:
                 text, encoding = base64.b64encode(content).decode(), "base64"
+        kind, reason = suspect.cause
         return {
             "shard": self._shard.id,
             "journal": envelope.journal,
             "begin": envelope.begin,
             "end": envelope.end,
             "uuid": str(envelope.uuid) if envelope.uuid.int else None,
-            "error": {
-                "type": type(error).__name__,
-                # Surrogates, which a text may quote, aren't UTF-8.
-                "text": text_without_endpoint(error).encode(errors="backslashreplace").decode(),
-            },
+            "error": {"type": kind, "text": reason},
             "content": text,
             "encoding": encoding,
         }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gazette_aio.consumer import Skip
 from gazette_aio.testing import consumer_harness
 from tests.consumer.recoverylog.player.logs import create_log
 from tests.consumer.service.applications import SOURCE, Summing, create_source, shard_spec
@@ -31,6 +32,14 @@ class Failing(Summing):
         raise ValueError("no such number")
 
 
+class Skipping(Failing):
+    """Skips its messages."""
+
+    def on_message_error(self, *_: Any) -> Skip:
+        """Pass over them."""
+        return Skip()
+
+
 @pytest.fixture
 def only_references() -> Iterator[None]:
     """Free what nothing refers to, and no cycles."""
@@ -42,7 +51,7 @@ def only_references() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("only_references")
-@pytest.mark.parametrize("made", [Summing, RecordedSum, Failing])
+@pytest.mark.parametrize("made", [Summing, RecordedSum, Failing, Skipping])
 async def test_a_shard_that_has_ended_is_freed_without_a_collection(
     made: type[Application[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,11 +37,11 @@ FINISHED = {"aclose", "_ended", "_awaited"}
 AGAIN = {"committing: await finish(self._ended(ending))"}
 """Awaits that only a second cancellation meets. It's tried below."""
 OF_JOURNALS = {
-    "pass_over: letter = await self._letter(envelope, error)",
+    "pass_over: letter = await self._letter(envelope, suspect)",
     "pass_over: await append",
     "_letter: content = None if self._hooks.is_producer else await self._content(envelope)",
     "_pass_over: await errors.decoding_failed(envelope, suspect)",
-    "decoding_failed: suspect.action = await self._decide(envelope, suspect, failure)",
+    "decoding_failed: if not await self._decide(envelope, suspect, name, error):",
     "_content: async with self._shard.client.read(request, timeout=math.inf) as reader:",
     '_content: content = b"".join([chunk async for chunk in reader])',
 }

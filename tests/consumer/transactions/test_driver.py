@@ -240,7 +240,7 @@ async def test_a_source_with_less_content_than_was_read_fails_the_shard(
     disk = Disk()
     disk.checkpoint.sources[SOURCES[0]].read_through = 5000
     assert (await failure_of(Member(client, disk))).startswith(
-        "runTransactions: readMessage: framing.Unmarshal(offset 5000): offset 5000 is beyond the "
+        "reading source/A at offset 5000: OffsetBeyondHeadError: offset 5000 is beyond the "
         f"write head {head} of journal {SOURCES[0]}, which was deleted and created again, or "
         f"restored with less content: read from an offset up to {head}, and reset the checkpoint"
     )
