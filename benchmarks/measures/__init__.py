@@ -12,6 +12,7 @@ _MODULES = (
     "consumer_loop",
     "arrow",
     "publish",
+    "transactions",
     "reads",
     "recoverylog_play",
     "appends",

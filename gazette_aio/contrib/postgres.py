@@ -9,6 +9,7 @@ Needs the extra `postgres`: `pip install "gazette-aio[postgres]"`. The log has t
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from gazette_aio.message.publishing.intent_record import IntentRecord, decode_record, encode_record
@@ -40,6 +41,10 @@ _TAKE: Final = """
     INSERT INTO gazette_intents AS held (name, fence) VALUES (%s, 1)
     ON CONFLICT (name) DO UPDATE SET fence = held.fence + 1 RETURNING fence, record
 """
+_TAKE_AGAIN: Final = """
+    UPDATE gazette_intents SET fence = fence + 1 WHERE name = %s AND fence = %s
+    RETURNING fence, record
+"""
 _STORE: Final = "UPDATE gazette_intents SET record = %s WHERE name = %s AND fence = %s"
 
 
@@ -58,10 +63,15 @@ class PostgresIntents:
         ConfigurationError: The connection isn't in autocommit mode.
     """
 
+    exclusive: bool = True
+    """Whether a transaction needs its turn before its block; always True."""
+
     def __init__(self, connection: psycopg.AsyncConnection[Any], name: str) -> None:
         if not connection.autocommit:
             raise ConfigurationError("the connection needs autocommit=True")
         self.name = name
+        self.turn: asyncio.Lock = asyncio.Lock()
+        """Held while a transaction commits, and while `recover()` runs."""
         self._connection = connection
         self._fence = 0
         self._fenced = False
@@ -73,6 +83,16 @@ class PostgresIntents:
     def state(self) -> State:
         """State of the latest recovered or committed transaction, or None."""
         return self._record.state
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the latest transaction may be stored without its acknowledgements appended."""
+        return self._in_doubt
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a transaction may begin without `prepare()`; always False."""
+        return False
 
     def execute(self, query: LiteralString, parameters: Sequence[object] = ()) -> None:
         """Add a statement to the open transaction, which executes it at its commit.
@@ -96,32 +116,45 @@ class PostgresIntents:
 
         Cancellation: safe — call again.
         """
-        self._check_fenced()
-        try:
-            cursor = await self._connection.execute(_TAKE, (self.name,))
-            row = await cursor.fetchone()
-        except psycopg.Error as error:
-            raise StoreError(f"log {self.name!r}: {error}") from error
-        assert row is not None
-        self._fence, stored = int(row[0]), row[1]
-        self._in_doubt = True
-        self._record = IntentRecord() if stored is None else decode_record(stored)
-        await append_intents(appends, self._record.intents)
-        self._in_doubt = False
-        return self.state
+        async with self.turn:
+            self._check_fenced()
+            try:
+                if self._fence:
+                    cursor = await self._connection.execute(_TAKE_AGAIN, (self.name, self._fence))
+                else:
+                    cursor = await self._connection.execute(_TAKE, (self.name,))
+                row = await cursor.fetchone()
+            except psycopg.Error as error:
+                raise StoreError(f"log {self.name!r}: {error}") from error
+            if row is None:
+                self._fenced = True
+                self._check_fenced()
+            assert row is not None
+            self._fence, stored = int(row[0]), row[1]
+            self._in_doubt = True
+            self._record = IntentRecord() if stored is None else decode_record(stored)
+            await append_intents(appends, self._record.intents)
+            self._in_doubt = False
+            return self.state
 
-    async def require_recovered(self) -> None:
-        """Raise if the log has to be recovered before a transaction.
+    async def prepare(self, appends: AsyncJournalClient) -> None:
+        """Forget statements of earlier transactions, and recover one that is in doubt.
+
+        Args:
+            appends: Append service to use.
 
         Raises:
             FencedError: Another process has taken the log.
-            StoreError: `recover()` must be called.
+            StoreError: `recover()` must be called first, which takes the log.
+            GazetteError: An append failed. Call again.
 
-        Cancellation: safe.
+        Cancellation: safe — call again.
         """
         self._check_fenced()
-        if not self._fence or self._in_doubt:
+        if not self._fence:
             raise StoreError(f"log {self.name!r}: call recover()")
+        if self._in_doubt:
+            await self.recover(appends)
         self._statements.clear()
 
     async def persist(self, intents: Sequence[AckIntent], state: State = None) -> None:
@@ -129,13 +162,14 @@ class PostgresIntents:
 
         Raises:
             FencedError: Another process has taken the log. Nothing is stored.
-            StoreError: A statement failed. The transaction may be stored nevertheless; call
-                `recover()`.
+            StoreError: A statement failed, or the commit. If `in_doubt` is set afterwards, the
+                transaction may be stored nevertheless.
 
         Cancellation: poisons — the transaction may be stored; call `recover()`.
         """
         content = encode_record(intents, state)
         self._in_doubt = True
+        is_executed = False
         try:
             async with self._connection.transaction():
                 # First, so that the statements of a former owner wait, and then fail.
@@ -145,7 +179,9 @@ class PostgresIntents:
                     self._check_fenced()
                 for query, parameters in self._statements:
                     await self._connection.execute(query, parameters)
+                is_executed = True
         except psycopg.Error as error:
+            self._in_doubt = is_executed
             raise StoreError(f"log {self.name!r}: {error}") from error
         self._record = decode_record(content)
 

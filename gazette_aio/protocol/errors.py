@@ -29,7 +29,8 @@
     ├── MixedTransactionError
     ├── DependencyError
     ├── TransactionError
-    │   └── NotAwaitedError(RuntimeError)
+    │   ├── NotAwaitedError(RuntimeError)
+    │   └── TooManyTransactionsError
     ├── RecoveryError
     ├── FencedError
     ├── StoreError
@@ -69,6 +70,8 @@ class GazetteError(Exception):
     """Whether a repeated call may succeed."""
     applied: int = 0
     """Number of changes which `apply_journals()` or `apply_shards()` applied before it failed."""
+    outcome_unknown: bool = False
+    """Whether the operation may have had its effect, or may have it later."""
     partial: pb.FragmentsResponse | None = None
     """Fragments which `list_all_fragments()` listed before it failed."""
 
@@ -336,11 +339,17 @@ class DependencyError(GazetteError):
 
 
 class TransactionError(GazetteError):
-    """A transaction of a shard failed. The text names the step; the cause is the first error."""
+    """A transaction failed, or a call has no place in it. The cause is the first error."""
 
 
 class NotAwaitedError(TransactionError, RuntimeError):
     """Calls to publish of a transaction were not awaited, so that their messages are missing."""
+
+
+class TooManyTransactionsError(TransactionError):
+    """Too many transactions of a Publisher are open already."""
+
+    retryable = True
 
 
 class RecoveryError(GazetteError):

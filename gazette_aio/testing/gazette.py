@@ -131,7 +131,9 @@ class Gazette:
         Cancellation: aborts — some messages may have been published.
         """
         publisher = self.publisher(topic)
-        pending = [await publisher.publish_committed(topic.mapping, each) for each in messages]
+        pending = [
+            await publisher.start_publish_committed(topic.mapping, each) for each in messages
+        ]
         for append in pending:
             await append
 

@@ -89,9 +89,9 @@ async def test_a_repeated_message_is_left_out_after_resuming(
 async def test_plain_offsets_begin_a_read(gazette_client: Any, topic: None, read: Any) -> None:
     publisher = Publisher(gazette_client.appends, json_adapter())
     for journal in NAMES:
-        await (await publisher.publish_committed(to(journal), {"n": 1}))
+        await publisher.publish_committed(to(journal), {"n": 1})
     head = (await gazette_client.append("test/a", b"")).commit.end
-    await (await publisher.publish_committed(to("test/a"), {"n": 2}))
+    await publisher.publish_committed(to("test/a"), {"n": 2})
     read.path.write_text(json.dumps({"test/a": head, "test/b": -1}))
 
     assert numbers(await read()) == [2]
@@ -101,7 +101,7 @@ async def test_messages_before_a_time_are_left_out(
     gazette_client: Any, topic: None, read: Any
 ) -> None:
     publisher = Publisher(gazette_client.appends, json_adapter())
-    await (await publisher.publish_committed(to("test/a"), {"n": 1}))
+    await publisher.publish_committed(to("test/a"), {"n": 1})
 
     assert numbers(await read("test/a", "--from", "2100-01-01T00:00:00Z")) == []
 
@@ -110,7 +110,7 @@ async def test_a_time_does_not_go_with_plain_offsets(
     gazette_client: Any, topic: None, read: Any
 ) -> None:
     publisher = Publisher(gazette_client.appends, json_adapter())
-    await (await publisher.publish_committed(to("test/a"), {"n": 1}))
+    await publisher.publish_committed(to("test/a"), {"n": 1})
     head = (await gazette_client.append("test/a", b"")).commit.end
     read.path.write_text(offsets := json.dumps({"test/a": head}))
 
@@ -125,7 +125,7 @@ async def test_a_signal_saves_offsets(
     gazette_broker: Any, gazette_client: Any, topic: None, read: Any
 ) -> None:
     publisher = Publisher(gazette_client.appends, json_adapter())
-    await (await publisher.publish_committed(to("test/a"), {"n": 1}))
+    await publisher.publish_committed(to("test/a"), {"n": 1})
     process = await spawn(
         "journals", "read", "test/a", "--committed", "--block", f"--offsets-out={read.path}",
         env={"BROKER_ADDRESS": gazette_broker.endpoint},
@@ -134,7 +134,7 @@ async def test_a_signal_saves_offsets(
     process.send_signal(signal.SIGINT)
     out, err = await process.communicate()
     assert (process.returncode, out, err) == (0, b"", b"")
-    await (await publisher.publish_committed(to("test/a"), {"n": 2}))
+    await publisher.publish_committed(to("test/a"), {"n": 2})
 
     assert numbers(await read("test/a")) == [2]
 
@@ -143,7 +143,7 @@ async def test_messages_before_a_failure_are_not_repeated(
     gazette_client: Any, topic: None, read: Any
 ) -> None:
     publisher = Publisher(gazette_client.appends, json_adapter())
-    await (await publisher.publish_committed(to("test/a"), {"n": 1}))
+    await publisher.publish_committed(to("test/a"), {"n": 1})
     await gazette_client.append("test/a", b"no JSON\n")
 
     failed = await read("test/a")

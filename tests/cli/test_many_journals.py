@@ -218,7 +218,8 @@ async def test_committed_messages(broker_cli: Any, gazette_client: Any, topic: l
 
     async with publisher.transaction():
         await publisher.publish_uncommitted(to_a, {"n": 1})
-    await (await publisher.publish_uncommitted(to_a, {"n": 2}))
+    pending = Publisher(gazette_client.appends, json_adapter())
+    await (await pending.publish_uncommitted(to_a, {"n": 2}))
     compact = await broker_cli("journals", "read", *ALL, "--committed")
     pretty = await broker_cli("journals", "read", "test/a", "--committed", "--pretty")
     placed = await broker_cli("journals", "read", *ALL, "--committed", "--json")

@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio import Publisher, ReadCommittedIter, connect, json_adapter
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.testing import create_journals, journal_spec
+from tests.message.publishing.by_hand import acknowledge
 
 JOURNAL = "tasks/journal"
 SPEC = journal_spec(JOURNAL, labels={pb.CONTENT_TYPE: pb.CONTENT_TYPE_JSON_LINES})
@@ -37,9 +38,12 @@ async def append_publish_and_read(directory):
             for number in (3, 4):
                 publisher.publish_uncommitted_nowait(mapping, {"n": number})
         await held
+        await acknowledge(publisher)
+        for exclusive in (False, True):
+            async with publisher.transaction(exclusive=exclusive):
+                await publisher.publish_uncommitted(mapping, {"n": 5 + exclusive})
         async with publisher.transaction():
-            await publisher.publish_uncommitted(mapping, {"n": 5})
-            await publisher.publish_uncommitted_batch(mapping, [{"n": 6}, {"n": 7}])
+            await publisher.publish_uncommitted_batch(mapping, [{"n": 7}])
         async with ReadCommittedIter(JOURNAL, adapter, client=client, skip_acks=True) as iterator:
             return [envelope.message["n"] async for envelope in iterator]
 

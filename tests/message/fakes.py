@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import RetryPolicy, WatchedList
+from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.protocol.errors import OffsetJumpError
 from gazette_aio.protocol.status_errors import JournalNotFoundError, OffsetNotYetAvailableError
 
@@ -18,9 +19,32 @@ class FakeAppend:
         self._service, self._journal, self._error = service, journal, None
         self._data = b""
         self.commit_range = None
+        self.batch = None
 
     def write(self, data):
         self._data += data
+        return len(data)
+
+    async def drain(self):
+        pass
+
+    def roll_back(self, error):
+        self._error = error
+        self._service.locks[self._journal].release()
+
+    def done(self):
+        return True
+
+    def exception(self):
+        return self._service.failures.get(self._journal)
+
+    @property
+    def response(self):
+        return self.commit_range
+
+    @property
+    def operation(self):
+        return finished_operation(self.exception())
 
     def require(self, error):
         self._error = self._error or error
@@ -42,6 +66,8 @@ class FakeAppend:
 
 class FakeAppends:
     """An AppendService of in-memory journals."""
+
+    cutoff_bytes = 1 << 26
 
     def __init__(self, client=None, *, fast=True):
         self.journals = {} if client is None else client.journals

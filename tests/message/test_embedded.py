@@ -107,6 +107,7 @@ async def test_crashes_between_persisting_and_acknowledging(client: Any, tmp_pat
             await publisher.publish_uncommitted(mapping, Row(value))
         transaction.state = {"next": 10}
     # The next transaction is cut short before its intents are stored.
+    publisher = Publisher(client.appends, json_adapter(Row))
     for value in range(10, 15):
         await publisher.publish_uncommitted(mapping, Row(value))
     await publisher.flush()
@@ -158,7 +159,7 @@ async def test_shared_clocks_and_replays(client: Any):
 
     async with iterator:
         await (await transactional.publish_uncommitted(mapping, Row(1)))
-        await (await committed.publish_committed(mapping, Row(2)))
+        await committed.publish_committed(mapping, Row(2))
         await acknowledge()
         assert await take(3) == [(2, 320), (1, 160), (None, 480)]
         for value, publisher in [
@@ -171,7 +172,7 @@ async def test_shared_clocks_and_replays(client: Any):
             method = (
                 publisher.publish_uncommitted
                 if publisher is transactional
-                else publisher.publish_committed
+                else publisher.start_publish_committed
             )
             await (await method(mapping, Row(value)))
         await acknowledge()
@@ -186,12 +187,10 @@ async def test_end_offsets_and_garbage(client: Any):
     def mapping(_row: Row) -> tuple[str, str]:
         return journal, NDJSON
 
-    first = await publisher.publish_committed(mapping, Row(1))
-    await first
+    await publisher.publish_committed(mapping, Row(1))
     await client.append(journal, b"garbage\n")
     last = await publisher.publish_committed(mapping, Row(2))
-    await last
-    begin, end = last.commit_range
+    begin, end = last.commit.begin, last.commit.end
     iterator = ReadUncommittedIter(
         client.read(pb.ReadRequest(journal=journal, end_offset=end)), json_adapter(Row)
     )

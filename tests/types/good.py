@@ -129,7 +129,8 @@ async def publishing(client: JournalClient, listing: pb.ListResponse) -> None:
     assert_type(publisher, Publisher[Order])
     assert_type(publisher.view(json_adapter(Payment)), Publisher[Payment])
     mapping = modulo_mapping(order_key, lambda: listing)
-    assert_type(await publisher.publish_committed(mapping, Order(1)), AsyncAppend)
+    assert_type(await publisher.publish_committed(mapping, Order(1)), pb.AppendResponse)
+    assert_type(await publisher.start_publish_committed(mapping, Order(1)), AsyncAppend)
     async with publisher.transaction(intents=IntentLog("intents")):
         await publisher.publish_uncommitted(mapping, Order(2))
 

@@ -23,17 +23,20 @@ MAX_BYTES: Final = 16 << 20
 """Bytes that may be queued."""
 
 _RUN_BYTES: Final = 1 << 18
-_RUN_MESSAGES: Final = 512
+RUN_MESSAGES: Final = 512
+"""Messages that are stamped at once."""
 
 
 class Queued(NamedTuple):
-    """A message that's encoded, but for its UUID."""
+    """A message that's encoded, but for its UUID; or several."""
 
     routes: Routes[Any]
     target: Target
     message: Encoded
     length: int
     """Bytes of its frame."""
+    rows: int = 1
+    """Number of messages, if it's several."""
 
 
 class Backlog:
@@ -78,14 +81,12 @@ class Backlog:
         if self._error is not None:
             raise self._error.with_traceback(None)
 
-    def put(self, routes: Routes[Any], target: Target, message: Encoded) -> None:
+    def put(self, item: Queued) -> None:
         """Queue an encoded message.
 
         Raises:
             asyncio.QueueFull: Too many bytes are queued.
-            Exception: Stamping or framing raises it.
         """
-        item = Queued(routes, target, message, routes.find(target).length(message))
         if self._items and self.size_bytes + item.length > MAX_BYTES:
             text = f"{self.size_bytes} bytes of messages are queued: await drain()"
             raise asyncio.QueueFull(text)
@@ -184,7 +185,7 @@ class Backlog:
         """Remove and return the first messages, all of which are of one journal and view."""
         run: list[Queued] = []
         length = 0
-        while self._items and len(run) < _RUN_MESSAGES and length < _RUN_BYTES:
+        while self._items and len(run) < RUN_MESSAGES and length < _RUN_BYTES:
             item = self._items[0]
             if item.routes is not routes or item.target != target:
                 break

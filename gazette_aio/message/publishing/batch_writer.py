@@ -29,6 +29,7 @@ class BatchWriter:
         update_clock: Whether the clock follows wall time.
         flags: Flags of the messages.
         pace: Turns of the event loop.
+        producer: Producer of the messages, if they mustn't be of a later one.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class BatchWriter:
         update_clock: bool,
         flags: Flags,
         pace: Turns,
+        producer: ProducerID | None = None,
     ) -> None:
         self._appends = appends
         self._routes = routes
@@ -47,8 +49,8 @@ class BatchWriter:
         self._update_clock = update_clock
         self._flags = flags
         self._pace = pace
-        self._producer: ProducerID | None = None
-        """Producer of the messages appended so far."""
+        self._producer = producer
+        """Producer of the messages, once some were appended."""
 
     async def append(self, target: Target, parts: list[Encoded]) -> AsyncAppend:
         """Append parts of a journal, in their order, and return the last append.

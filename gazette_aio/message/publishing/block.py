@@ -1,4 +1,4 @@
-"""Block of a transaction: the calls to publish that belong to it."""
+"""Block of a transaction that the caller commits: the calls to publish that belong to it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,11 @@ class Block:
         self._gate = gate
         self._backlog = backlog
         self._transaction = transaction
-        self._calls = Calls(transaction)
+        self._calls = Calls(gate, transaction)
 
     def begin(self) -> None:
-        """Begin the block, to which calls by the current task and those it starts belong.
-
-        Raises:
-            RuntimeError: Another transaction of the Publisher is open.
-        """
-        self._gate.reserve(self._calls)
+        """Begin the block, to which calls by the current task and those it starts belong."""
+        self._gate.reserved_by = self._transaction
         self._calls.enter()
 
     async def require_awaited(self) -> None:
@@ -75,5 +71,6 @@ class Block:
 
     def end(self) -> None:
         """End the block. It's called within the task that began it."""
-        self._gate.release()
+        self._gate.reserved_by = ""
+        self._gate.open()
         self._calls.leave()

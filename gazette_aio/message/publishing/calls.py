@@ -1,4 +1,4 @@
-"""Calls of a transaction, each of which has to be awaited."""
+"""Calls of a transaction: whose they are, and whether each was awaited."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gazette_aio.protocol.errors import NotAwaitedError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from gazette_aio.message.publishing.gate import Gate
+
     Call: TypeAlias = Coroutine[Any, Any, Any]
 
 _FEW: Final = 64
@@ -21,16 +23,18 @@ _FEW: Final = 64
 class Calls:
     """Calls made in the block of a transaction, and by tasks that were started there.
 
-    Calls of other tasks may begin whenever they want: they belong to the transaction that is open
-    then.
-
     Args:
+        gate: Gate of the Publisher whose transaction it is.
         transaction: What errors call the transaction.
     """
 
-    __slots__ = ("_enough", "_kept", "_transaction", "last")
-
-    def __init__(self, transaction: str = "the transaction") -> None:
+    def __init__(self, gate: Gate, transaction: str) -> None:
+        self.gate: Gate = gate
+        """Gate of the Publisher whose transaction it is."""
+        self.is_open: bool = False
+        """Whether calls still belong to the transaction."""
+        self.owner: Any = None
+        """Transaction that has a memory of its own for messages, if it's such a one."""
         self.last: Any = None
         """Latest call, a coroutine, or None."""
         self._kept: list[Call] = []
@@ -53,8 +57,8 @@ class Calls:
             self.keep(self.last)
         self.last = call
 
-    def all_begun(self) -> bool:
-        """Whether all calls have begun, or never will as their task was cancelled before."""
+    def _all_begun(self) -> bool:
+        # Calls never begin whose task was cancelled before.
         return all(map(_has_begun, self._kept)) and (self.last is None or _has_begun(self.last))
 
     async def require_awaited(self) -> None:
@@ -65,9 +69,9 @@ class Calls:
 
         Cancellation: safe.
         """
-        if not self.all_begun():
+        if not self._all_begun():
             await asyncio.sleep(0)  # Tasks that were just created begin now.
-        if not self.all_begun():
+        if not self._all_begun():
             made = self._kept if self.last is None else [*self._kept, self.last]
             names = Counter(_name_of(call) for call in made if not _has_begun(call))
             raise NotAwaitedError(
@@ -77,17 +81,30 @@ class Calls:
 
     def enter(self) -> None:
         """Begin to belong to the current task, and the tasks that it starts."""
-        current_calls.set((*current_calls.get(), self))
+        self.is_open = self.gate.has_calls = True
+        _current.set((*(calls for calls in _current.get() if calls.is_open), self))
 
     def leave(self) -> None:
         """Forget all calls, and no longer belong to the current task."""
+        self.is_open = False
         self.last = None
         self._kept.clear()
-        current_calls.set(tuple(calls for calls in current_calls.get() if calls is not self))
+        _current.set(tuple(calls for calls in _current.get() if calls is not self))
 
 
-current_calls: Final[ContextVar[tuple[Calls, ...]]] = ContextVar("current_calls", default=())
-"""Calls of the transactions within whose blocks the current task is, or was started."""
+_current: Final[ContextVar[tuple[Calls, ...]]] = ContextVar("gazette transactions", default=())
+"""Transactions within whose blocks the current task is, or was started."""
+
+
+def calls_of(gate: Gate) -> Calls | None:
+    """Return those of the transaction of a gate within which the current task is, or was started.
+
+    They may be of a transaction that has ended, which the task outlives.
+    """
+    for calls in reversed(_current.get()):
+        if calls.gate is gate:
+            return calls
+    return None
 
 
 def _has_begun(call: Call) -> bool:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gazette_aio.protocol.errors import TransactionError
-
-if TYPE_CHECKING:
-    from gazette_aio.message.publishing.calls import Calls
 
 _TURN_BYTES: Final = 1 << 19
 """Bytes that are published without suspension: it takes some two milliseconds."""
@@ -24,8 +21,12 @@ class Gate:
     def __init__(self) -> None:
         self.turn_bytes: int = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none unless the gate is open."""
-        self.calls: Calls | None = None
-        """Calls of the transaction that has reserved the gate."""
+        self.has_calls: bool = False
+        """Whether any transaction has begun, whose calls are noted."""
+        self.owner: object = None
+        """Who may publish uncommitted messages: anyone if None, or else this transaction."""
+        self.reserved_by: str = ""
+        """Name of the shard's transaction that has reserved the gate."""
         self._opened = asyncio.Event()
         self._opened.set()
         self._resumed = asyncio.Event()
@@ -83,16 +84,6 @@ class Gate:
         """No longer make publishing wait for queued messages. Idempotent."""
         self._resumed.set()
 
-    def reserve(self, calls: Calls) -> None:
-        """Reserve the gate for one transaction, with its calls.
-
-        Raises:
-            RuntimeError: Another transaction has reserved it.
-        """
-        if self.calls is not None:
-            raise RuntimeError("a transaction of this Publisher is open already")
-        self.calls = calls
-
     async def passed(self) -> None:
         """Wait until the gate is open, and no earlier messages are queued.
 
@@ -135,11 +126,6 @@ class Gate:
         self.turn_bytes = 0
         self._opened.set()
         self._resumed.set()
-
-    def release(self) -> None:
-        """Open the gate, also for a reservation by another transaction. Idempotent."""
-        self.calls = None
-        self.open()
 
     def __enter__(self) -> None:
         self._inside += 1

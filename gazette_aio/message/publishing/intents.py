@@ -41,9 +41,10 @@ class IntentLog(Owner):
     the directory is synced. After a crash at any moment, the file holds either the record of the
     transaction, both acknowledgements and state, or the record before.
 
-    A log belongs to one publisher at a time. `recover()`, or else the first transaction, locks the
+    A log belongs to one process at a time. `recover()`, or else the first transaction, locks the
     file `path` + `.lock`, until `aclose()`, the end of the process, or that of this object. After
-    its start, a process calls `recover()` before it publishes.
+    its start, a process calls `recover()` for the state from which it resumes. A transaction that
+    finds an earlier one in doubt recovers it first.
 
     The lock works on one machine. If several machines can reach the directory, such as a network
     file system or a volume that moves, give the log a `fence`: `recover()` takes the register of
@@ -58,6 +59,9 @@ class IntentLog(Owner):
             default.
     """
 
+    exclusive: bool = False
+    """Whether a transaction needs its turn before its block; always False."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -67,6 +71,8 @@ class IntentLog(Owner):
     ) -> None:
         self.path: Path = Path(path)
         self.fence = fence
+        self.turn: asyncio.Lock = asyncio.Lock()
+        """Held while a transaction commits, and while `recover()` runs."""
         self._lock_timeout = lock_timeout
         self._lock = LogLock(self.path)
         self._record: IntentRecord | None = None
@@ -77,6 +83,8 @@ class IntentLog(Owner):
         self._hold: Hold | None = None
         self._fenced: str = ""
         """Reason why this log decides nothing any more."""
+        self._owned: set[tuple[int, str]] = set()
+        """Epochs and nonces of holds that this object has taken, or may have."""
         self._recovered = False  # Only records of this object can be in doubt.
         self._in_doubt = False
 
@@ -107,6 +115,36 @@ class IntentLog(Owner):
         if self.fence is None or self._hold is not None:
             return await self._read(self._record_id)
         return await self._read(max(await self._find_records(), default=PLAIN))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a transaction may begin without `prepare()`."""
+        has_fence = self.fence is None or self._hold is not None
+        # What a commit under way has stored is decided before the next one.
+        is_decided = not self._in_doubt or self.turn.locked()
+        return self._lock.is_held and has_fence and is_decided and not self._fenced
+
+    async def prepare(self, appends: AsyncJournalClient) -> None:
+        """Lock the log, and recover an earlier transaction that is in doubt.
+
+        Args:
+            appends: Service to append through.
+
+        Raises:
+            LockedError: The log is in use by another process.
+            FencedError: Another process has taken the fence.
+            StoreError: The log has a fence, which `recover()` must take first; or the record can't
+                be read, or is damaged.
+            GazetteError: An append fails. Call again.
+
+        Cancellation: safe — call again.
+        """
+        async with self.turn:
+            if not self._lock.is_held:
+                await self._open()
+        if self._in_doubt and (self.fence is None or self._hold is not None):
+            await self.recover(appends)
+        await self.require_recovered()
 
     async def require_recovered(self) -> None:
         """Lock the log and load the record once, and raise if it has to be recovered.
@@ -149,27 +187,28 @@ class IntentLog(Owner):
 
         Cancellation: safe — call again.
         """
-        if not self._lock.is_held:
-            await self._open()
-        self._check_fenced()
-        if not self._recovered or self._in_doubt:
-            if self.fence is not None:
-                self._hold = await self._take_fence(appends, self.fence)
-                self._record_id = self._hold.record
-            record = self._record = await self._read(self._record_id)
-            if record is None and self._record_id != PLAIN:
-                self._lose_fence("a later owner, which removed the record")
-            if record is not None:
-                self._in_doubt = True
-                # A crash of the machine must not bring back an older record than the one which
-                # readers see acknowledged.
-                await in_thread(_sync, self.path)
-                await append_intents(appends, record.intents)
-            await self.mark_written()
-            if self._hold is not None:
-                await in_thread(_remove_others, self.path, self._hold)
-            self._recovered = True
-        return self.state
+        async with self.turn:
+            if not self._lock.is_held:
+                await self._open()
+            self._check_fenced()
+            if not self._recovered or self._in_doubt:
+                if self.fence is not None:
+                    self._hold = await self._take_fence(appends, self.fence)
+                    self._record_id = self._hold.record
+                record = self._record = await self._read(self._record_id)
+                if record is None and self._record_id != PLAIN:
+                    self._lose_fence("a later owner, which removed the record")
+                if record is not None:
+                    self._in_doubt = True
+                    # A crash of the machine must not bring back an older record than the one which
+                    # readers see acknowledged.
+                    await in_thread(_sync, self.path)
+                    await append_intents(appends, record.intents)
+                await self.mark_written()
+                if self._hold is not None:
+                    await in_thread(_remove_others, self.path, self._hold)
+                self._recovered = True
+            return self.state
 
     async def persist(self, intents: Sequence[AckIntent], state: State = None) -> None:
         """Store acknowledgements and state as one durable record.
@@ -269,6 +308,7 @@ class IntentLog(Owner):
             await asyncio.sleep(_POLL_SECONDS)
         # Others may have used the log while this object didn't hold the lock.
         self._recovered, self._hold, self._in_doubt = False, None, False
+        self._owned.clear()
         try:
             if self.fence is None:
                 if (found := max(await self._find_records(), default=PLAIN)) != PLAIN:
@@ -285,6 +325,8 @@ class IntentLog(Owner):
         missing: Hold | None = None
         while True:
             held = await register.read()
+            if self._owned and held is not None and held[:2] not in self._owned:
+                self._lose_fence(f"epoch {held.epoch}")
             # Invariant: records are looked for after the register was read, so that all that it
             # may name are there.
             records = await self._find_records()
@@ -303,6 +345,7 @@ class IntentLog(Owner):
                         f"{fence.name!r} was recorded elsewhere"
                     )
             wanted = Hold.after(max(held_epoch, newest.epoch), record)
+            self._owned.add(wanted[:2])
             if await register.swap(held, wanted) == wanted:
                 return wanted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 from time import time_ns
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.adapters.base import Adapter, TypedAdapter
-from gazette_aio.message.publishing.backlog import Backlog
+from gazette_aio.message.publishing.backlog import MAX_BYTES, Backlog, Queued
 from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.block import Block
-from gazette_aio.message.publishing.calls import current_calls
+from gazette_aio.message.publishing.calls import calls_of
+from gazette_aio.message.publishing.commits import Commits
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
@@ -30,7 +32,8 @@ from gazette_aio.message.publishing.encoding import (
     take,
 )
 from gazette_aio.message.publishing.gate import Gate
-from gazette_aio.message.publishing.routes import Journals, Routes
+from gazette_aio.message.publishing.held import MOST_HELD, Held
+from gazette_aio.message.publishing.routes import Journals, Routes, count_of
 from gazette_aio.message.publishing.transaction import Transaction
 from gazette_aio.message.publishing.uncommitted import Uncommitted
 from gazette_aio.message.uuid import (
@@ -43,11 +46,12 @@ from gazette_aio.message.uuid import (
     ProducerID,
     new_producer_id,
 )
-from gazette_aio.protocol.errors import UsageError, ValidationError
+from gazette_aio.protocol.errors import TransactionError, UsageError, ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterable
 
+    import gazette_aio.protocol as pb
     from gazette_aio.client import AsyncAppend, AsyncJournalClient, Tracing
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
@@ -60,6 +64,8 @@ R = TypeVar("R")
 
 _MESSAGE_BYTES: Final = 300
 """Cost of a message besides its length, as the number of bytes that take as long."""
+
+_NOBODY: Final = contextlib.nullcontext()
 
 
 class Publisher(Generic[T]):
@@ -77,6 +83,8 @@ class Publisher(Generic[T]):
             clock, and updates it from wall time.
         allow_mixed: Permit `publish_committed()` to journals with uncommitted messages, which makes
             readers drop the uncommitted ones.
+        max_waiting: Transactions of concurrent tasks that may wait for others to commit; 1,000 by
+            default. Each holds up to 64 KiB of messages in memory.
 
     Raises:
         ValidationError: The producer ID isn't of six bytes.
@@ -92,6 +100,7 @@ class Publisher(Generic[T]):
         producer: bytes | None = None,
         clock: Clock | None = None,
         allow_mixed: bool = False,
+        max_waiting: int = 1000,
     ) -> None:
         if not hasattr(appends, "try_append"):
             raise TypeError(f"appends: expected client.appends, not {appends!r}")
@@ -107,6 +116,13 @@ class Publisher(Generic[T]):
         self._gate = Gate()
         self._backlog = Backlog(appends, self.clock, self._gate, update_clock=self._update_clock)
         self._uncommitted = Uncommitted(appends, journals, self.clock, self._backlog)
+        self._commits = Commits(
+            self._gate,
+            self._uncommitted,
+            self.clock,
+            update_clock=self._update_clock,
+            max_waiting=max_waiting,
+        )
         self._use(adapter, journals)
 
     def _use(self, adapter: Adapter[T], journals: Journals) -> None:
@@ -155,57 +171,97 @@ class Publisher(Generic[T]):
 
     def publish_committed(
         self, mapping: Mapping[T], message: T
-    ) -> Coroutine[Any, Any, AsyncAppend]:
-        """Publish a message outside of transactions: it commits by itself.
-
-        Arguments, result and other errors are those of `publish_uncommitted()`.
-
-        Raises:
-            MixedTransactionError: The journal has uncommitted messages of this Publisher.
-
-        Cancellation: safe — nothing was published.
-        """
-        return self._noted("publish_committed", self._publish(mapping, message, OUTSIDE_TXN))
-
-    def publish_uncommitted(
-        self, mapping: Mapping[T], message: T
-    ) -> Coroutine[Any, Any, AsyncAppend]:
-        """Publish a message that is pending until its journal is acknowledged.
-
-        Await each call within the block of its transaction: if a call is unfinished at the end of
-        the block, the transaction is abandoned.
+    ) -> Coroutine[Any, Any, pb.AppendResponse]:
+        """Publish a message that commits by itself, and wait until it's written.
 
         Args:
             mapping: Returns the journal and content type of a message; plain or async.
             message: Message to publish. If it has a `validate()`, it's called first.
 
         Returns:
-            The append. Awaiting it waits until the broker has written the message.
+            The response of the broker, which has written the message.
+
+        Raises:
+            MixedTransactionError: The journal has uncommitted messages of this Publisher.
+            GazetteError: The append failed. If `outcome_unknown` is set, the message may be written
+                nevertheless.
+            Exception: As of `publish_uncommitted()`. Nothing is published.
+
+        Cancellation: aborts — the message may be written.
+        """
+        return self._noted("publish_committed", self._publish_committed(mapping, message))
+
+    def start_publish_committed(
+        self, mapping: Mapping[T], message: T
+    ) -> Coroutine[Any, Any, AsyncAppend]:
+        """Publish a message that commits by itself, and don't wait until it's written.
+
+        Arguments and other errors are those of `publish_committed()`.
+
+        Returns:
+            The append. Await it: until then, the message may be lost.
+
+        Raises:
+            MixedTransactionError: The journal has uncommitted messages of this Publisher.
+
+        Cancellation: safe — nothing was published.
+        """
+        call = self._publish(mapping, message, OUTSIDE_TXN)
+        return self._noted("start_publish_committed", call)
+
+    async def _publish_committed(self, mapping: Mapping[T], message: T) -> pb.AppendResponse:
+        return await (await self._publish(mapping, message, OUTSIDE_TXN))
+
+    def publish_uncommitted(
+        self, mapping: Mapping[T], message: T
+    ) -> Coroutine[Any, Any, AsyncAppend]:
+        """Publish a message of a transaction, which is pending until that commits.
+
+        Call it within the block of a `transaction()`, and await each call there: if a call is
+        unfinished at the end of the block, the transaction is abandoned. A Publisher without any
+        `transaction()` publishes messages that `build_ack_intents()` acknowledges.
+
+        Args:
+            mapping: Returns the journal and content type of a message; plain or async.
+            message: Message to publish. If it has a `validate()`, it's called first. A message of
+                an adapter that has no `split()` must not change before the end of the block.
+
+        Returns:
+            The append. Awaiting it waits until the broker has written the message. Within the
+            block of a transaction, that waits for its turn, too.
 
         Raises:
             MappingError: The mapping has no journal for the message.
             UnrecognizedContentTypeError: There's no framing of the journal's content type.
             TypeError: The message isn't of the adapter's type, or the mapping returns no pair.
-            TransactionError: The transaction of a shard has failed, whose publisher this is.
+            TransactionError: The call is outside of the blocks of the Publisher's transactions, or
+                the block has ended; or the transaction of a shard has failed, whose publisher this
+                is.
+            GazetteError: Messages that the transaction held can't be published. It fails.
             Exception: Validation or encoding of the message raises it. Nothing is published.
 
         Cancellation: safe — nothing was published.
         """
         # Hot: this is `_noted()`.
-        call = self._publish_uncommitted(mapping, message)
-        calls = self._gate.calls
-        if calls is not None and calls in current_calls.get():
+        gate = self._gate
+        calls = calls_of(gate) if gate.has_calls else None
+        if calls is None:
+            return self._publish_uncommitted(mapping, message, None)
+        call = self._publish_uncommitted(mapping, message, calls.owner)
+        if calls.is_open:
             last = calls.last
             if last is not None and last.cr_frame is not None:
                 calls.keep(last)
             calls.last = call
         return call
 
-    async def _publish_uncommitted(self, mapping: Mapping[T], message: T) -> AsyncAppend:
+    async def _publish_uncommitted(
+        self, mapping: Mapping[T], message: T, owner: Held | None
+    ) -> AsyncAppend:
         # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
         gate = self._gate
         turn_bytes = gate.turn_bytes
-        if turn_bytes > 0:
+        if turn_bytes > 0 and owner is gate.owner:
             if type(message) not in self._plain:
                 self._validate(message)
             try:
@@ -230,28 +286,74 @@ class Publisher(Generic[T]):
                     route.state.last = append
                     return append
                 clock.value = before
-            return await self._publish_mapped(target, message, CONTINUE_TXN)
-        return await self._publish(mapping, message, CONTINUE_TXN)
+            with owner or _NOBODY:
+                return await self._publish_mapped(target, message, CONTINUE_TXN, owner)
+        with owner or _NOBODY:
+            return await self._publish(mapping, message, CONTINUE_TXN, owner)
 
-    async def _publish(self, mapping: Mapping[T], message: T, flags: Flags) -> AsyncAppend:
+    async def _publish(
+        self, mapping: Mapping[T], message: T, flags: Flags, owner: Held | None = None
+    ) -> AsyncAppend:
         if self._gate.turn_bytes <= 0:
             await self._gate.give_turn()
         if type(message) not in self._plain:
             self._validate(message)
         require_mapping(mapping)
-        return await self._publish_mapped(mapping(message), message, flags)
+        return await self._publish_mapped(mapping(message), message, flags, owner)
 
     async def _publish_mapped(
-        self, target: Target | Awaitable[Target], message: T, flags: Flags
+        self,
+        target: Target | Awaitable[Target],
+        message: T,
+        flags: Flags,
+        owner: Held | None,
     ) -> AsyncAppend:
         if not isinstance(target, tuple):
             target = await awaited_target(target)
+        if flags != OUTSIDE_TXN and self._is_held(owner):
+            assert owner is not None
+            item = self._queued(target, self._split([message]))
+            if owner.hold([item]):
+                return owner.append_to(target[0])
+            await self._commits.publish(owner)
         await self._gate.passed()
+        self._check_owner(owner, flags)
         route = self._routes.route_to(target, flags)
         append = self._append_now(route, message, flags)
         if append is None:
-            append = await self._append_slowly(target, message, flags)
+            append = await self._append_slowly(target, message, flags, owner)
         return append
+
+    def _is_held(self, owner: Held | None) -> bool:
+        """Whether a transaction holds its messages, or else publishes them.
+
+        Raises:
+            TransactionError: Its block has ended, or there's none.
+        """
+        gate = self._gate
+        if owner is not None and not owner.is_open:
+            raise TransactionError(
+                "the transaction() in whose block this task was started has ended: await the task "
+                "within the block, or publish in a transaction() of its own"
+            )
+        if owner is None and gate.owner is not None:
+            raise TransactionError(
+                "uncommitted messages belong to the block of a transaction(): publish this one "
+                "there, or by publish_committed()"
+            )
+        return owner is not gate.owner
+
+    def _check_owner(self, owner: Held | None, flags: Flags) -> None:
+        # Race: the block may have ended meanwhile, and the turn be another's.
+        if flags != OUTSIDE_TXN and owner is not self._gate.owner:
+            raise TransactionError(
+                "the transaction() was abandoned before the message was published"
+            )
+
+    def _queued(self, target: Target, message: Encoded) -> Queued:
+        check_journal(target[0])
+        route = self._routes.find(target)
+        return Queued(self._routes, target, message, route.length(message), count_of(message))
 
     def publish_uncommitted_nowait(self, mapping: Mapping[T], message: T) -> None:
         """Publish a message that is pending until its journal is acknowledged, without waiting.
@@ -279,14 +381,25 @@ class Publisher(Generic[T]):
             self._validate(message)
         require_mapping(mapping)
         target = plain_target(mapping(message))
+        owner = self._owner()
+        if self._is_held(owner):
+            assert owner is not None
+            if not owner.hold([self._queued(target, self._split([message]))], MAX_BYTES):
+                text = "the transaction holds many messages, or waits for its turn: await drain()"
+                raise asyncio.QueueFull(text)
+            return
         self._backlog.check()
         if self._gate.is_open and not self._backlog:
             route = self._routes.route_to(target, CONTINUE_TXN)
             if self._append_now(route, message, CONTINUE_TXN) is not None:
                 return
         self._gate.check()
-        check_journal(target[0])
-        self._backlog.put(self._routes, target, self._split([message]))
+        self._backlog.put(self._queued(target, self._split([message])))
+
+    def _owner(self) -> Held | None:
+        """Return the transaction that the current task's messages belong to, if it's a Held one."""
+        calls = calls_of(self._gate) if self._gate.has_calls else None
+        return None if calls is None else calls.owner
 
     def _append_now(self, route: Route[T], message: T, flags: Flags) -> AsyncAppend | None:
         if self._update_clock:
@@ -314,10 +427,13 @@ class Publisher(Generic[T]):
         self._open_routes[route.target] = route
         route.state.last = append
 
-    async def _append_slowly(self, target: Target, message: T, flags: Flags) -> AsyncAppend:
+    async def _append_slowly(
+        self, target: Target, message: T, flags: Flags, owner: Held | None
+    ) -> AsyncAppend:
         with self._gate:
             append = await self.appends.start_append(target[0])
             try:
+                self._check_owner(owner, flags)
                 # Race: meanwhile the journal may have got uncommitted messages of others, or these
                 # were abandoned, and the producer is another.
                 route = self._routes.route_to(target, flags)
@@ -339,18 +455,27 @@ class Publisher(Generic[T]):
         *,
         table: Any = None,
     ) -> Coroutine[Any, Any, dict[str, AsyncAppend]]:
-        """Publish messages that commit by themselves.
+        """Publish messages that commit by themselves, and wait until they're written.
 
         Arguments, result and other errors are those of `publish_uncommitted_batch()`.
 
         Raises:
             MixedTransactionError: A journal has uncommitted messages of this Publisher. If they
                 were published meanwhile, journals before it keep their messages.
+            GazetteError: An append failed. Messages of it, and of others, may be written.
 
         Cancellation: aborts — journals that were appended to keep their messages.
         """
-        call = self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
+        call = self._publish_committed_batch(mapping, messages, table)
         return self._noted("publish_committed_batch", call)
+
+    async def _publish_committed_batch(
+        self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any
+    ) -> dict[str, AsyncAppend]:
+        appends = await self._publish_batch(mapping, messages, table, OUTSIDE_TXN)
+        for append in appends.values():
+            await append
+        return appends
 
     def publish_uncommitted_batch(
         self,
@@ -395,11 +520,28 @@ class Publisher(Generic[T]):
 
         Cancellation: aborts — journals that were appended to keep their messages.
         """
-        call = self._publish_batch(mapping, messages, table, CONTINUE_TXN)
+        owner = self._owner()
+        call = self._publish_batch(mapping, messages, table, CONTINUE_TXN, owner)
         return self._noted("publish_uncommitted_batch", call)
 
     async def _publish_batch(
-        self, mapping: Mapping[Any] | Target, messages: Iterable[T], table: Any, flags: Flags
+        self,
+        mapping: Mapping[Any] | Target,
+        messages: Iterable[T],
+        table: Any,
+        flags: Flags,
+        owner: Held | None = None,
+    ) -> dict[str, AsyncAppend]:
+        with owner or _NOBODY:
+            return await self._publish_rows(mapping, messages, table, flags, owner)
+
+    async def _publish_rows(
+        self,
+        mapping: Mapping[Any] | Target,
+        messages: Iterable[T],
+        table: Any,
+        flags: Flags,
+        owner: Held | None,
     ) -> dict[str, AsyncAppend]:
         pace = Turns()
         taken = await take(messages, pace)
@@ -416,7 +558,15 @@ class Publisher(Generic[T]):
             route = self._routes.find(target)
             batch.append((target, await encode_rows(rows, some, route, flags, pace)))
         await release(taken, pace)
+        if flags != OUTSIDE_TXN and self._is_held(owner):
+            assert owner is not None
+            if len(rows) <= MOST_HELD:
+                items = [self._queued(target, part) for target, parts in batch for part in parts]
+                if owner.hold(items):
+                    return {journal: owner.append_to(journal) for (journal, _), _ in batch}
+            await self._commits.publish(owner)
         await self._gate.passed()
+        self._check_owner(owner, flags)
         for target, _ in batch:
             self._routes.route_to(target, flags)
         writer = BatchWriter(
@@ -426,14 +576,15 @@ class Publisher(Generic[T]):
             update_clock=self._update_clock,
             flags=flags,
             pace=pace,
+            producer=None if owner is None else self.producer_id,
         )
         with self._gate:
             return {target[0]: await writer.append(target, parts) for target, parts in batch}
 
     def _noted(self, name: str, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """Note a call that the transaction that it's made in requires to be awaited."""
-        calls = self._gate.calls
-        if calls is not None and calls in current_calls.get():
+        calls = calls_of(self._gate) if self._gate.has_calls else None
+        if calls is not None and calls.is_open:
             named: Any = call
             named.__name__ = name
             calls.note(call)
@@ -460,28 +611,37 @@ class Publisher(Generic[T]):
 
         Raises:
             UsageError: Messages are queued.
+            TransactionError: A `transaction()` is open.
             DependencyError: Queued messages could not be published, or messages may be missing,
                 since an error of their journal was cleared.
             Exception: The adapter raises it. Nothing is forgotten.
         """
+        if self._commits.has_open:
+            raise TransactionError("a transaction() is open, which commits at the end of its block")
         if self._backlog:
             raise UsageError("messages are queued: await drain() first")
         self._backlog.check()
         self._uncommitted.check()
         return self._uncommitted.acknowledge()
 
-    def transaction(self, *, intents: TransactionLog | None = None) -> Transaction:
+    def transaction(
+        self, *, intents: TransactionLog | None = None, exclusive: bool = False
+    ) -> Transaction:
         """Return an async context manager that commits the messages published within it, or none.
 
-        See Transaction for the order of its steps, and the outcome of a crash.
+        Concurrent tasks may have transactions open at the same time, and those that end during a
+        commit share the next one. See Transaction for its steps, and the outcome of a crash.
 
         Args:
             intents: Log that stores the acknowledgements before they're appended, such as an
                 IntentLog. Without it, a crash during the commit may commit some journals and not
                 others.
+            exclusive: Wait until the transactions in line have ended, and have later ones wait for
+                this one. Concurrent transactions that use `state` need it. Messages are published
+                at once, rather than held.
         """
         tracing: Tracing | None = getattr(self.appends, "tracing", None)
-        return Transaction(self._uncommitted, self.block(), intents, tracing)
+        return Transaction(self._commits, self._gate, intents, tracing, exclusive=exclusive)
 
     def block(self, transaction: str = "the transaction") -> Block:
         """Return the block of a transaction that the caller commits itself, as shards do.
@@ -498,18 +658,30 @@ class Publisher(Generic[T]):
         messages. Where an append is possible without waiting, they're also rolled back, so that
         readers needn't keep them.
         """
-        self._uncommitted.abandon()
+        owner = self._owner()
+        if owner is not None and owner.is_open and owner is not self._gate.owner:
+            owner.abandon()
+        elif owner is self._gate.owner:
+            self._uncommitted.abandon()
 
     async def flush(self) -> None:
         """Wait until the broker has written all uncommitted messages.
+
+        Within the block of a transaction, that waits for its turn, too.
 
         Raises:
             GazetteError: An append failed, or may have failed whose error was cleared.
 
         Cancellation: safe.
         """
+        await self._publish_held()
         await self._backlog.drained()
         await self._uncommitted.flush()
+
+    async def _publish_held(self) -> None:
+        owner = self._owner()
+        if owner is not None and owner.is_open and owner is not self._gate.owner:
+            await self._commits.publish(owner)
 
     async def drain(self) -> None:
         """Wait until the messages that are queued now were handed to the service.
@@ -519,6 +691,9 @@ class Publisher(Generic[T]):
 
         Cancellation: safe.
         """
+        owner = self._owner()
+        if owner is not None and owner.is_full:
+            await self._publish_held()
         await self._backlog.drained()
 
 

@@ -49,6 +49,11 @@ def merged(parts: Iterable[Encoded]) -> Iterator[Encoded]:
             yield SplitMessages(*shape, [rest for part in some for rest in part[2]])
 
 
+def count_of(messages: Encoded) -> int:
+    """Return the number of messages."""
+    return len(messages.rests if isinstance(messages, SplitMessages) else messages)
+
+
 def _shape(part: Encoded) -> tuple[bytes, bytes] | None:
     """Return the bytes around the UUIDs of messages, or None if they may differ."""
     if isinstance(part, SplitMessages) and isinstance(part.heads, bytes):
@@ -153,7 +158,7 @@ class Route(Generic[T]):
 
     def stamp(self, messages: Encoded, clock: Clock, flags: Flags) -> tuple[int, bytes]:
         """Return the first clock and the stamped frames of messages, for which `clock` advances."""
-        count = len(messages.rests if isinstance(messages, SplitMessages) else messages)
+        count = count_of(messages)
         first = (clock.value + clock.step) & MASK_64
         data = self._frames(messages, Ticks(self.producer, flags, first, clock.step, count))
         clock.value = (clock.value + count * clock.step) & MASK_64

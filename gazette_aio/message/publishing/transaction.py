@@ -5,32 +5,49 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, Self
 
 from gazette_aio.aio.owner import Scope
-from gazette_aio.message.publishing.intents import append_intents
+from gazette_aio.message.publishing.held import Held
+from gazette_aio.protocol.errors import ConfigurationError, TransactionError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from gazette_aio.client import AsyncJournalClient, Span, Tracing
-    from gazette_aio.message.publishing.block import Block
+    from gazette_aio.message.publishing.commits import Commits
+    from gazette_aio.message.publishing.gate import Gate
     from gazette_aio.message.publishing.intent_record import AckIntent, State
-    from gazette_aio.message.publishing.uncommitted import Uncommitted
 
 
 class TransactionLog(Protocol):
     """A store of the acknowledgements and the state of transactions, such as IntentLog."""
+
+    exclusive: bool
+    """Whether a transaction waits for its turn before its block, and so never shares a record."""
+    turn: asyncio.Lock
+    """Held while a transaction commits, and while `recover()` runs."""
 
     @property
     def state(self) -> State:
         """State of the latest transaction."""
         ...
 
-    async def require_recovered(self) -> None:
-        """Raise unless a transaction may begin.
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the latest transaction may be undecided, or acknowledgements not appended."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a transaction may begin without `prepare()`."""
+        ...
+
+    async def prepare(self, appends: AsyncJournalClient, /) -> None:
+        """Make the log ready, and recover an earlier transaction that is in doubt.
 
         Raises:
-            GazetteError: `recover()` of the log has to be called, or the log is in use elsewhere.
+            GazetteError: `recover()` has to be called, or the log is in use elsewhere.
 
-        Cancellation: safe.
+        Cancellation: safe — call again.
         """
         ...
 
@@ -66,117 +83,142 @@ class TransactionLog(Protocol):
 
 
 class Transaction(Scope):
-    """Commits all uncommitted messages of a Publisher, or none. Made by `Publisher.transaction()`.
+    """Commits the messages published in its block, or none. Made by `Publisher.transaction()`.
 
-    At the end of its block, in this order:
+    Messages belong to the transaction within whose block their task publishes them, or was started.
+    They are held in memory. At the end of the block, the transaction gets in line; those that are
+    in line when a commit has ended commit together in the next one:
 
-    1. queued messages are handed on, and publishing by other tasks is held back;
-    2. all uncommitted messages are awaited until the broker has written them;
-    3. acknowledgements are built, and stored in the IntentLog along with `state`, durably and as
+    1. messages are written to their journals, and awaited, while other publishing is held back;
+    2. acknowledgements are built, and stored in the IntentLog along with `state`, durably and as
        one record;
-    4. if the log has a fence, an append that checks the fence decides the transaction; without one,
-       storing the record has decided it;
-    5. the acknowledgements are appended to their journals, and awaited;
-    6. the record is marked as written, and other tasks publish again.
+    3. if the log has a fence, an append that checks the fence decides the transactions; without
+       one, storing the record has decided them;
+    4. the acknowledgements are appended to their journals, and awaited;
+    5. the record is marked as written, and other tasks publish again.
+
+    A transaction waits for its *turn*, which it has alone, and from then on publishes at once
+
+    * before the block, if it's `exclusive`, or if its log is, such as PostgresIntents;
+    * once it would hold more than 64 KiB, or an append of it is awaited within the block.
+
+    If the block raises or is cancelled, the transaction leaves nothing, unless it has had its turn.
+    Then its messages are abandoned: `Publisher.abandon()` makes sure that no acknowledgement
+    commits them later.
 
     A crash before the decision leaves messages that never commit, and the state of the
     transaction before. After a later crash, `IntentLog.recover()` appends the acknowledgements,
-    and the transaction is committed with its state. Readers deliver each message once, since they
-    ignore repeated acknowledgements.
+    and the transactions are committed with their state. Readers deliver each message once, since
+    they ignore repeated acknowledgements.
 
-    If the block raises, or a step fails before the record may be stored, the messages are
-    abandoned: `Publisher.abandon()` makes sure that no acknowledgement commits them later. After a
-    failure of a later step, `recover()` decides the outcome, and must be called before the next
-    transaction with the same IntentLog.
+    If a journal fails before the record is stored, the transactions with messages to it fail, and
+    the others commit. If a later step fails, all of them do, and their errors have
+    `outcome_unknown`: the next transaction of the log recovers it, as `recover()` does, which
+    commits them all or none.
 
     A call to publish that was made in the block, or by a task started there, and isn't awaited when
-    the block ends, fails the transaction with a NotAwaitedError.
-
-    Messages that were published uncommitted before the block, or by other tasks, are part of the
-    transaction.
+    the block ends, fails the transaction with a NotAwaitedError. A task that outlives the block
+    can't publish uncommitted messages any more.
     """
 
     def __init__(
         self,
-        uncommitted: Uncommitted,
-        block: Block,
+        commits: Commits,
+        gate: Gate,
         intents: TransactionLog | None,
         tracing: Tracing | None = None,
+        *,
+        exclusive: bool = False,
     ) -> None:
-        self._uncommitted = uncommitted
-        self._block = block
-        self._intents = intents
+        self._commits = commits
+        self._held = Held(gate, intents, commits.publish)
+        self._exclusive = exclusive or (intents is not None and intents.exclusive)
+        self._began = False
         self._tracing = tracing
         self._span: Span | None = None
-        self.state: State = None
+
+    @property
+    def state(self) -> State:
         """State to store with the intents; at the start of the block that of the record before.
-        A checkpoint, bytes, or an object of JSON, which may be modified in place."""
+
+        A checkpoint, bytes, or an object of JSON, which may be modified in place.
+
+        Raises:
+            TransactionError: Another open transaction uses the state. Begin with
+                `exclusive=True`, which waits for its end.
+        """
+        self._claim_state()
+        return self._held.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        if self._held.log is None and self._held.is_open:
+            raise ConfigurationError("a state needs a log: transaction(intents=IntentLog(…))")
+        self._claim_state()
+        self._held.state = state
+
+    def _claim_state(self) -> None:
+        held = self._held
+        if held.log is not None and held.is_open and not held.uses_state:
+            self._commits.claim_state(held)
+            held.uses_state = True
+            held.base, held.state = held.log.state, held.log.state
 
     async def __aenter__(self) -> Self:
         """Begin.
 
         Raises:
+            TooManyTransactionsError: Too many transactions of the Publisher are open.
             LockedError: The IntentLog is in use by another process.
             FencedError: Another process has taken the fence of the IntentLog.
-            StoreError: The IntentLog can't be read, or has intents which `recover()` must append.
-            RuntimeError: Another transaction of the Publisher is open.
+            StoreError: The IntentLog can't be read, or has a fence that `recover()` must take.
+            GazetteError: An earlier transaction of the IntentLog can't be recovered.
+            TransactionError: The current task is in a transaction of the Publisher already.
 
         Cancellation: safe — nothing began.
         """
-        log = self._intents
-        if log is not None:
-            await log.require_recovered()
-        self._block.begin()
+        if self._began:
+            raise TransactionError("a transaction begins once: call transaction() again")
+        self._began = True
+        await self._commits.begin(self._held, has_turn=self._exclusive)
+        self._held.enter()
         if self._tracing is not None:
             self._span = self._tracing.start("transaction", current=True)
-        if log is not None:
-            self.state = log.state
         return self
 
     async def _leave(self, error: BaseException | None) -> None:
         """Commit, or abandon if the block raised.
 
-        Cancellation: aborts — until the record is stored; later, `recover()` decides.
+        Raises:
+            NotAwaitedError: At least one call to publish wasn't awaited.
+            GazetteError: The commit failed. The text says whether messages may become visible.
+
+        Cancellation: aborts — in line, nothing is committed. A commit that others wait for goes on,
+            and the transaction commits with them; any other one is broken off, and if its record
+            may be stored, the next transaction, or `recover()`, decides.
         """
+        held = self._held
         try:
-            if error is not None:
-                self._uncommitted.abandon()
-                return
-            await self._commit()
+            if error is None:
+                await held.require_awaited()
+                await held.idle()
+                held.is_open = False
+                journals = await self._commits.commit(held)
+                if self._span is not None:
+                    self._span.set("gazette.journals", journals)
         except BaseException as failure:
             error = failure
             raise
         finally:
-            if self._span is not None:
-                self._span.end(error)
-            # A log that only this transaction refers to is unlocked, for the next one of its path.
-            self._intents = None
-            self._block.end()
-
-    async def _commit(self) -> None:
-        uncommitted, log = self._uncommitted, self._intents
-        try:
-            await self._block.seal()
-            await uncommitted.flush()
-            intents = uncommitted.acknowledge()
-            if self._span is not None:
-                self._span.set("gazette.journals", len(intents))
-        except BaseException:
-            uncommitted.abandon()
-            raise
-        persisted = log is not None and (bool(intents) or self.state != log.state)
-        try:
-            if log is not None and persisted:
-                await log.persist(intents, self.state)
-                await log.decide(uncommitted.appends)
-            await append_intents(uncommitted.appends, intents)
-            if log is not None and persisted:
-                await log.mark_written()
-        except BaseException:
-            # Invariant: the producer of messages in doubt publishes nothing more. Its next
-            # acknowledgement would commit them, or recovery would roll back its later messages.
-            uncommitted.abandon()
-            raise
+            try:
+                await self._commits.end(held)
+            finally:
+                if self._span is not None:
+                    self._span.end(error)
+                # A log that only this transaction refers to is unlocked, for the next one of its
+                # path.
+                held.log = None
+                held.leave()
 
     def __repr__(self) -> str:
-        return f"<Transaction of {self._uncommitted!r}>"
+        return f"<Transaction of {len(self._held.appends)} journals>"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from gazette_aio.protocol.errors import DependencyError
+from gazette_aio.protocol.errors import DependencyError, OperationTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gazette_aio.client import AsyncJournalClient
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.publishing.backlog import Backlog
@@ -57,6 +59,11 @@ class Uncommitted:
                 extra = {"journal": state.journal, "producer": state.producer.hex()}
                 _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no messages are pending or queued."""
+        return not (self._journals.pending or self.backlog)
+
     async def flush(self) -> None:
         """Wait until the broker has written the messages.
 
@@ -65,12 +72,34 @@ class Uncommitted:
 
         Cancellation: safe.
         """
-        for state in list(self._journals.pending):
+        for error in (await self.failures()).values():
+            raise error
+
+    async def failures(self) -> dict[str, Exception]:
+        """Wait until the broker has written the messages, and return errors by journal.
+
+        Cancellation: safe.
+        """
+        failed: dict[str, Exception] = {}
+        late: OperationTimeoutError | None = None
+        pending = [state for state in self._journals.pending if state.last is not None]
+        for state in pending:
+            last = state.last
+            assert last is not None
             # Invariant: appends of one journal complete in order, and fail all later ones, until
-            # the error is cleared or passed over, which `check()` finds.
-            if state.last is not None:
-                await state.last
-        self.check()
+            # the error is cleared or passed over, which `_missing()` finds.
+            if late is not None and not last.done():
+                failed[state.journal] = late  # All of them have waited as long.
+                continue
+            try:
+                await last
+            except Exception as error:  # noqa: BLE001 - the caller raises it.
+                failed[state.journal] = error
+                if isinstance(error, OperationTimeoutError):
+                    late = error
+        for missed in self._missing():
+            failed.setdefault(*missed)
+        return failed
 
     def check(self) -> None:
         """Raise if messages may be missing, since an append of a journal failed.
@@ -78,10 +107,14 @@ class Uncommitted:
         Raises:
             DependencyError: One failed after the first message, though later ones succeeded.
         """
+        for _, error in self._missing():
+            raise error
+
+    def _missing(self) -> Iterator[tuple[str, DependencyError]]:
         for state in self._journals.pending:
             cleared = self.appends.cleared_error(state.journal)
             if cleared is not state.cleared_error:
-                raise missing(state.journal, cleared)
+                yield state.journal, missing(state.journal, cleared)
 
     def __repr__(self) -> str:
         journals = len(self._journals.pending)

@@ -118,7 +118,9 @@ class Counter(Application[dict[str, Any], CounterStore]):
         state.totals[key] = total = state.totals.get(key, 0) + value
         output = {name: content for name, content in (("key", key), ("value", total)) if content}
         is_committed = value_of(shard.spec.labels, "publish") == "committed"
-        publish = publisher.publish_committed if is_committed else publisher.publish_uncommitted
+        publish = (
+            publisher.start_publish_committed if is_committed else publisher.publish_uncommitted
+        )
         for journal in values_of(shard.spec.labels, "output") or ():
             await publish(_to(journal), output)
 

@@ -60,7 +60,7 @@ def totals_of(harness: ConsumerHarness) -> Totals:
 async def publish(client: JournalClient, numbers: range, journal: str = SOURCE) -> None:
     publisher = Publisher[dict[str, Any]](client.appends, json_adapter())
     for number in numbers:
-        await publisher.publish_committed(
+        await publisher.start_publish_committed(
             lambda _: (journal, "application/x-ndjson"), {"number": number}
         )
     await client.appends.flush()

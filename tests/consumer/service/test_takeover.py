@@ -82,7 +82,7 @@ async def member_process(etcd: Etcd, broker: EmbeddedBroker) -> AsyncIterator[tu
 async def publish(client: JournalClient, numbers: range) -> None:
     publisher = Publisher[dict[str, Any]](client.appends, json_adapter())
     for number in numbers:
-        await publisher.publish_committed(
+        await publisher.start_publish_committed(
             lambda _: (SOURCE, "application/x-ndjson"), {"number": number}
         )
     await client.appends.flush()

@@ -51,8 +51,7 @@ def logged(**fields):
 async def publish(client, *values, journal="source/A", publisher=None):
     publisher = publisher or Publisher(client.appends, json_adapter())
     for value in values:
-        append = await publisher.publish_committed(lambda _: (journal, NDJSON), {"v": value})
-        await append
+        await publisher.publish_committed(lambda _: (journal, NDJSON), {"v": value})
     return await heads(client, journal)
 
 

@@ -217,6 +217,6 @@ async def test_a_hook_cannot_commit_messages_before_its_transaction(client: Any)
 
     await publish(client, SOURCES[0], 1)
     async with Member(client, Disk(), Committing()) as member:
-        with pytest.raises(TransactionError, match="a transaction of this Publisher is open"):
+        with pytest.raises(TransactionError, match="commits what is published"):
             await member.task
     assert await echoed(client) == []

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from gazette_aio import Fence, FencedError, IntentLog, Publisher, connect, json_adapter
-from gazette_aio.message.publishing import intents, transaction
+from gazette_aio.message.publishing import commits, intents
 from gazette_aio.protocol.errors import LockedError
 
 STEPS = ("publish", "persist", "decide", "acknowledge", "mark_written")
@@ -54,7 +54,7 @@ def halt_before(log: IntentLog, options: argparse.Namespace) -> None:
         return halt
 
     if options.step == "acknowledge":
-        transaction.append_intents = halting(intents.append_intents)
+        commits.append_intents = halting(intents.append_intents)
     elif options.step != "publish":
         setattr(log, options.step, halting(getattr(log, options.step)))
 

@@ -165,7 +165,7 @@ async def test_a_zombie_that_awakes_in_mid_commit(
     async with AppendService(client) as appends:
         zombie = Publisher(appends, json_adapter())
         if step == "append_intents":
-            holder = "gazette_aio.message.publishing.transaction.append_intents"
+            holder = "gazette_aio.message.publishing.commits.append_intents"
             from gazette_aio.message.publishing.intents import append_intents as then
         else:
             holder, then = "", getattr(old, step)

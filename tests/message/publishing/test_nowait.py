@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gazette_aio.message import (
     ACK_TXN,
     OUTSIDE_TXN,
     Clock,
+    IntentLog,
     Publisher,
     ReadCommittedIter,
     csv_adapter,
@@ -28,11 +30,14 @@ from gazette_aio.message.publishing import backlog
 from gazette_aio.protocol.errors import (
     DependencyError,
     StoreError,
+    TransactionError,
     UnrecognizedContentTypeError,
+    UsageError,
     ValidationError,
 )
 from tests.message import fakes
 from tests.message.publishing import batch_fakes
+from tests.message.publishing.by_hand import acknowledge
 
 FakeClient: Any = fakes.FakeClient
 BatchAppends: Any = batch_fakes.BatchAppends
@@ -94,7 +99,7 @@ async def test_messages_queue_in_the_order_of_calls_while_their_journal_is_busy(
     for _ in range(5):
         await asyncio.sleep(0)
     assert values(appends, 0) == values(appends, 1) == []
-    with pytest.raises(RuntimeError, match="messages are queued"):
+    with pytest.raises(UsageError, match="messages are queued"):
         publisher.build_ack_intents()
     appends.locks["part/0"].release()
     await publisher.drain()
@@ -127,7 +132,7 @@ async def test_as_if_each_message_had_been_awaited(seed: int):
     for _ in range(20):
         outcome, mine = rng.random() < 0.8, []
         with contextlib.suppress(KeyError):
-            async with publisher.transaction():
+            async with publisher.transaction(exclusive=rng.random() < 0.5):
                 for _ in range(rng.randrange(30)):
                     kind, index = rng.random(), rng.randrange(3)
                     chosen = rng.choice(publishers)
@@ -250,7 +255,7 @@ async def test_a_transaction_commits_what_is_queued():
     publisher = Publisher(appends, json_adapter())
     lock = appends.locks["part/0"]
     await lock.acquire()
-    async with publisher.transaction():
+    async with publisher.transaction(exclusive=True):
         for number in range(2000):
             publisher.publish_uncommitted_nowait(to(0), {"v": number})
         asyncio.get_running_loop().call_soon(lock.release)
@@ -323,7 +328,7 @@ async def test_abandoning_a_transaction_drops_what_is_queued(how: str):
     left = asyncio.Event()
 
     async def work():
-        async with publisher.transaction():
+        async with publisher.transaction(exclusive=True):
             publisher.publish_uncommitted_nowait(to(1), {"v": 0})
             publisher.publish_uncommitted_nowait(to(0), {"v": 1})
             publisher.publish_uncommitted_nowait(to(1), {"v": 2})
@@ -341,12 +346,13 @@ async def test_abandoning_a_transaction_drops_what_is_queued(how: str):
     assert isinstance(
         (await asyncio.gather(task, return_exceptions=True))[0], (KeyError, asyncio.CancelledError)
     )
-    publisher.publish_uncommitted_nowait(to(0), {"v": 3})
+    with pytest.raises(TransactionError, match="belong to the block"):
+        publisher.publish_uncommitted_nowait(to(0), {"v": 3})
     appends.locks["part/0"].release()
     async with publisher.transaction():
         publisher.publish_uncommitted_nowait(to(1), {"v": 4})
-    assert await committed(client) == [3, 4]
-    assert (values(appends, 0), values(appends, 1)) == ([3], [0, 4])
+    assert await committed(client) == [4]
+    assert (values(appends, 0), values(appends, 1)) == ([], [0, 4])
 
 
 async def test_cancelling_a_drain_leaves_the_queue():
@@ -359,46 +365,30 @@ async def test_cancelling_a_drain_leaves_the_queue():
     task.cancel()
     await asyncio.wait([task])
     appends.locks["part/0"].release()
-    async with publisher.transaction():
-        pass
+    await acknowledge(publisher)
     assert await committed(client) == [1]
 
 
-async def test_what_is_queued_while_a_transaction_commits_is_of_the_next_one():
+async def test_nothing_is_queued_for_the_next_transaction_while_one_commits(tmp_path: Path):
     client, appends = service()
-    publisher = Publisher(appends, json_adapter())
+    publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
+    persist, refused = log.persist, 0
 
-    class Log:
-        state = None
-        persisted: Any = None
-
-        async def require_recovered(self) -> None: ...
-
-        async def persist(self, intents: Any, _state: Any = None) -> None:
+    async def publish_meanwhile(*record: Any) -> None:
+        nonlocal refused
+        with pytest.raises(TransactionError, match="has ended"):
             publisher.publish_uncommitted_nowait(to(0), {"v": 2})
-            for _ in range(5):
-                await asyncio.sleep(0)
-            self.persisted = values(appends, 0)
-            if len(intents) > 1:
-                raise StoreError("the store is gone")
+        refused += 1
+        await persist(*record)
 
-        async def decide(self, _appends: Any) -> None: ...
-
-        async def mark_written(self) -> None: ...
-
-    log = Log()
-    async with publisher.transaction(intents=log):
-        publisher.publish_uncommitted_nowait(to(0), {"v": 1})
-    assert log.persisted == [1]
-    assert await committed(client) == [1]
+    log.persist = publish_meanwhile
+    for exclusive in (False, True):
+        async with publisher.transaction(intents=log, exclusive=exclusive):
+            publisher.publish_uncommitted_nowait(to(0), {"v": 1})
     await publisher.drain()
-    assert values(appends, 0) == [1, 2]
-    with pytest.raises(StoreError):
-        async with publisher.transaction(intents=log):
-            publisher.publish_uncommitted_nowait(to(1), {"v": 3})
-    async with publisher.transaction():
-        pass
-    assert await committed(client) == [1, 2]
+    assert refused == 2
+    assert await committed(client) == [1, 1]
+    await log.aclose()
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled"])
@@ -416,7 +406,7 @@ async def test_failure_to_append_fails_the_transaction(how: str):
         appends.start_append = start_append
 
     with pytest.raises(DependencyError, match="queued messages could not be published"):  # noqa: PT012
-        async with publisher.transaction():
+        async with publisher.transaction(exclusive=True):
             publisher.publish_uncommitted_nowait(to(0), {"v": 1})
             publisher.publish_uncommitted_nowait(to(1), {"v": 2})
             await asyncio.sleep(0)
@@ -431,7 +421,7 @@ async def test_failure_to_append_fails_the_transaction(how: str):
                 await publisher.drain()
             with pytest.raises(DependencyError):
                 publisher.publish_uncommitted_nowait(to(1), {"v": 3})
-            with pytest.raises(DependencyError):
+            with pytest.raises(TransactionError, match="is open"):
                 publisher.build_ack_intents()
     if how == "cancelled":
         lock.release()
@@ -448,7 +438,7 @@ async def test_failure_of_a_journal_fails_the_transaction():
     await appends.locks["part/0"].acquire()
     appends.failures["part/0"] = StoreError("the journal is gone")
     with pytest.raises(StoreError):  # noqa: PT012
-        async with publisher.transaction():
+        async with publisher.transaction(exclusive=True):
             publisher.publish_uncommitted_nowait(to(0), {"v": 1})
             appends.locks["part/0"].release()
     appends.failures.clear()

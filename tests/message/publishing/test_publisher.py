@@ -29,6 +29,7 @@ from gazette_aio.protocol.errors import (
     EmptyListResponseError,
     MixedTransactionError,
     StoreError,
+    TransactionError,
     UnrecognizedContentTypeError,
     ValidationError,
 )
@@ -164,11 +165,10 @@ async def test_committed_messages():
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     for text in ("hello", "world", "beer!"):
-        append = await publisher.publish_committed(to("a/j"), {"v": text})
-        assert await append
-    assert lines(appends, "a/j") == [(160, 0, "hello"), (320, 0, "world"), (480, 0, "beer!")]
+        assert await publisher.publish_committed(to("a/journal"), {"v": text})
+    assert lines(appends, "a/journal") == [(160, 0, "hello"), (320, 0, "world"), (480, 0, "beer!")]
     with pytest.raises(ValueError, match="whoops!"):
-        await publisher.publish_committed(to("a/j"), Body("x", "invalid"))
+        await publisher.publish_committed(to("a/journal"), Body("x", "invalid"))
     assert publisher.clock.value == 480
 
 
@@ -205,18 +205,18 @@ async def test_encoding_errors_leave_nothing(fast: bool):
     appends = FakeAppends(fast=fast)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     with pytest.raises(ValidationError):
-        await publisher.publish_uncommitted(to("a/j"), {"v": object()})
-    assert "a/j" not in appends.journals
+        await publisher.publish_uncommitted(to("a/journal"), {"v": object()})
+    assert "a/journal" not in appends.journals
     assert publisher.build_ack_intents() == []
-    await publisher.publish_committed(to("a/j"), {"v": 1})
-    assert lines(appends, "a/j") == [(320, 0, 1)]
+    await publisher.publish_committed(to("a/journal"), {"v": 1})
+    assert lines(appends, "a/journal") == [(320, 0, 1)]
 
 
 async def test_intents_are_kept_if_they_cannot_be_built(monkeypatch: pytest.MonkeyPatch):
     appends = FakeAppends()
     adapter = json_adapter()
     publisher = Publisher(appends, adapter)
-    await publisher.publish_uncommitted(to("a/j"), {"v": 1})
+    await publisher.publish_uncommitted(to("a/journal"), {"v": 1})
 
     def fail(_uuid: Any):
         raise ValueError("can't")
@@ -225,21 +225,21 @@ async def test_intents_are_kept_if_they_cannot_be_built(monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match="can't"):
         publisher.build_ack_intents()
     monkeypatch.undo()
-    assert [i.journal for i in publisher.build_ack_intents()] == ["a/j"]
+    assert [i.journal for i in publisher.build_ack_intents()] == ["a/journal"]
 
 
 async def test_mixing_is_refused():
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
-    await publisher.publish_uncommitted(to("a/j"), {"v": 1})
+    await publisher.publish_uncommitted(to("a/journal"), {"v": 1})
     with pytest.raises(MixedTransactionError):
-        await publisher.publish_committed(to("a/j"), {"v": 2})
-    await publisher.publish_committed(to("another/j"), {"v": 2})
+        await publisher.publish_committed(to("a/journal"), {"v": 2})
+    await publisher.publish_committed(to("another/journal"), {"v": 2})
     publisher.build_ack_intents()
-    await publisher.publish_committed(to("a/j"), {"v": 3})
+    await publisher.publish_committed(to("a/journal"), {"v": 3})
     lenient = Publisher(appends, json_adapter(), allow_mixed=True)
-    await lenient.publish_uncommitted(to("a/j"), {"v": 1})
-    await lenient.publish_committed(to("a/j"), {"v": 2})
+    await lenient.publish_uncommitted(to("a/journal"), {"v": 1})
+    await lenient.publish_committed(to("a/journal"), {"v": 2})
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -268,9 +268,9 @@ async def test_clock_follows_wall_time():
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
     before = Clock.now().value
-    await publisher.publish_uncommitted(to("a/j"), {"v": 1})
-    await publisher.publish_uncommitted(to("a/j"), {"v": 2})
-    first, second = (clock for clock, _, _ in lines(appends, "a/j"))
+    await publisher.publish_uncommitted(to("a/journal"), {"v": 1})
+    await publisher.publish_uncommitted(to("a/journal"), {"v": 2})
+    first, second = (clock for clock, _, _ in lines(appends, "a/journal"))
     assert before < first < second < Clock.now().value + 1600
     at = publisher.clock.value
     publisher.build_ack_intents()
@@ -280,15 +280,15 @@ async def test_clock_follows_wall_time():
 async def test_cancelled_while_waiting_for_the_journal():
     appends = FakeAppends(fast=False)
     publisher = Publisher(appends, json_adapter())
-    await appends.locks.setdefault("a/j", asyncio.Lock()).acquire()
-    task = asyncio.create_task(publisher.publish_uncommitted(to("a/j"), {"v": 1}))
+    await appends.locks.setdefault("a/journal", asyncio.Lock()).acquire()
+    task = asyncio.create_task(publisher.publish_uncommitted(to("a/journal"), {"v": 1}))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    appends.locks["a/j"].release()
+    appends.locks["a/journal"].release()
     assert publisher.build_ack_intents() == []
-    assert "a/j" not in appends.journals
+    assert "a/journal" not in appends.journals
 
 
 async def test_transaction(tmp_path: Path):
@@ -296,14 +296,14 @@ async def test_transaction(tmp_path: Path):
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     async with publisher.transaction(intents=log) as transaction:
-        await publisher.publish_uncommitted(to("J1"), {"v": 1})
-        await publisher.publish_uncommitted(to("J2"), {"v": 2})
+        await publisher.publish_uncommitted(to("part/1"), {"v": 1})
+        await publisher.publish_uncommitted(to("part/2"), {"v": 2})
         transaction.state = {"row": 2}
-        with pytest.raises(RuntimeError):
+        with pytest.raises(TransactionError, match="is open in this task"):
             async with publisher.transaction():
                 pass
-    assert lines(appends, "J1") == [(160, 1, 1), (480, 2, None)]
-    assert lines(appends, "J2") == [(320, 1, 2), (640, 2, None)]
+    assert lines(appends, "part/1") == [(160, 1, 1), (480, 2, None)]
+    assert lines(appends, "part/2") == [(320, 1, 2), (640, 2, None)]
     assert not log.in_doubt
     record = await IntentLog(log.path).load()
     assert record
@@ -311,7 +311,7 @@ async def test_transaction(tmp_path: Path):
     assert record.written
     async with publisher.transaction(intents=log) as transaction:
         assert transaction.state == {"row": 2}
-    assert len(lines(appends, "J1")) == 2
+    assert len(lines(appends, "part/1")) == 2
     assert set(os.listdir(tmp_path)) == {"intents", "intents.lock"}  # noqa: PTH208
 
 
@@ -319,14 +319,14 @@ async def test_recovery_commits_what_was_persisted(tmp_path: Path):
     path = tmp_path / "intents"
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
-    await publisher.publish_uncommitted(to("J1"), {"v": 1})
-    await publisher.publish_uncommitted(to("J2"), {"v": 1})
+    await publisher.publish_uncommitted(to("part/1"), {"v": 1})
+    await publisher.publish_uncommitted(to("part/2"), {"v": 1})
     await IntentLog(path).persist(publisher.build_ack_intents(), b"\x00state")
     # The process dies here.
     log = IntentLog(path)
     assert await log.recover(appends) == b"\x00state"
-    assert [flags for _, flags, _ in lines(appends, "J1")] == [1, 2]
-    assert [flags for _, flags, _ in lines(appends, "J2")] == [1, 2]
+    assert [flags for _, flags, _ in lines(appends, "part/1")] == [1, 2]
+    assert [flags for _, flags, _ in lines(appends, "part/2")] == [1, 2]
     assert (record := await log.load())
     assert record.written
     assert await IntentLog(tmp_path / "none").recover(appends) is None
@@ -338,28 +338,34 @@ async def test_an_exception_abandons(tmp_path: Path, fast: bool):
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     producer = publisher.producer_id
     async with publisher.transaction():
-        await publisher.publish_uncommitted(to("a/j"), {"v": 0})
+        await publisher.publish_uncommitted(to("a/journal"), {"v": 0})
+    log = IntentLog(tmp_path / "log")
     with pytest.raises(KeyError):  # noqa: PT012
-        async with publisher.transaction(intents=IntentLog(tmp_path / "log")):
-            await publisher.publish_uncommitted(to("a/j"), {"v": 1})
-            await publisher.publish_uncommitted(to("b/j"), {"v": 1})
+        async with publisher.transaction(intents=log, exclusive=True):
+            await publisher.publish_uncommitted(to("a/journal"), {"v": 1})
+            await publisher.publish_uncommitted(to("b/journal"), {"v": 1})
             raise KeyError
     assert publisher.producer_id != producer
     assert not (tmp_path / "log").exists()
     if fast:
         # Readers drop what's pending, at an acknowledgement which isn't newer than the last.
-        assert lines(appends, "a/j")[-1] == (320, 2, None)
-        assert lines(appends, "b/j")[-1] == (
+        assert lines(appends, "a/journal")[-1] == (320, 2, None)
+        assert lines(appends, "b/journal")[-1] == (
             get_clock(
-                parse_uuid(json.loads(appends.journals["b/j"].splitlines()[0])["_meta"]["uuid"])
+                parse_uuid(
+                    json.loads(appends.journals["b/journal"].splitlines()[0])["_meta"]["uuid"]
+                )
             )
             - 1,
             2,
             None,
         )
     async with publisher.transaction():
-        await publisher.publish_uncommitted(to("a/j"), {"v": 2})
-    last = [json.loads(line)["_meta"]["uuid"] for line in appends.journals["a/j"].splitlines()[-2:]]
+        await publisher.publish_uncommitted(to("a/journal"), {"v": 2})
+    last = [
+        json.loads(line)["_meta"]["uuid"]
+        for line in appends.journals["a/journal"].splitlines()[-2:]
+    ]
     assert {get_producer_id(parse_uuid(u)) for u in last} == {publisher.producer_id}
 
 
@@ -367,22 +373,22 @@ async def test_failed_appends_abandon(tmp_path: Path):
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
     producer = publisher.producer_id
-    appends.failures["a/j"] = OSError("no")
-    with pytest.raises(OSError, match="no"):
+    appends.failures["a/journal"] = OSError("no")
+    with pytest.raises(TransactionError, match=r"nothing of it becomes visible: no$"):
         async with publisher.transaction(intents=IntentLog(tmp_path / "log")):
-            await publisher.publish_uncommitted(to("a/j"), {"v": 1})
+            await publisher.publish_uncommitted(to("a/journal"), {"v": 1})
     assert publisher.producer_id != producer
     assert not (tmp_path / "log").exists()
 
 
-async def test_a_transaction_in_doubt_must_be_recovered(tmp_path: Path):
+async def test_a_transaction_in_doubt_is_recovered_by_the_next_one(tmp_path: Path):
     appends = FakeAppends()
     publisher = Publisher(appends, json_adapter())
     log = IntentLog(tmp_path / "log")
     committed = appends.start_append
-    with pytest.raises(OSError, match="broker is gone"):  # noqa: PT012
-        async with publisher.transaction(intents=log) as transaction:
-            await publisher.publish_uncommitted(to("a/j"), {"v": 1})
+    with pytest.raises(TransactionError, match=r"may commit: .*broker is gone") as raised:  # noqa: PT012
+        async with publisher.transaction(intents=log, exclusive=True) as transaction:
+            await publisher.publish_uncommitted(to("a/journal"), {"v": 1})
             transaction.state = {"row": 1}
 
             async def fail(journal: str, dependencies: Any = ()):
@@ -391,13 +397,13 @@ async def test_a_transaction_in_doubt_must_be_recovered(tmp_path: Path):
             appends.start_append = fail
     appends.start_append = committed
     assert log.in_doubt
-    with pytest.raises(StoreError, match="not written"):
-        async with publisher.transaction(intents=log):
-            await publisher.publish_uncommitted(to("a/j"), {"v": 2})
-    assert await log.recover(appends) == {"row": 1}
+    assert raised.value.outcome_unknown
+    async with publisher.transaction(intents=log) as transaction:
+        assert transaction.state == {"row": 1}
+        await publisher.publish_uncommitted(to("a/journal"), {"v": 2})
     assert not log.in_doubt
-    async with publisher.transaction(intents=log):
-        await publisher.publish_uncommitted(to("a/j"), {"v": 3})
+    flags = [(flags, v) for _, flags, v in lines(appends, "a/journal")]
+    assert flags == [(1, 1), (2, None), (1, 2), (2, None)]
 
 
 async def test_others_wait_while_a_transaction_commits(tmp_path: Path):
@@ -408,12 +414,11 @@ async def test_others_wait_while_a_transaction_commits(tmp_path: Path):
 
     async def another():
         await started.wait()
-        await publisher.publish_uncommitted(to("a/j"), {"v": 2})
-        await publisher.publish_committed(to("b/j"), {"v": 3})
+        await publisher.publish_committed(to("a/journal"), {"v": 2})
 
     task = asyncio.create_task(another())
     async with publisher.transaction(intents=log):
-        await publisher.publish_uncommitted(to("a/j"), {"v": 1})
+        await publisher.publish_uncommitted(to("a/journal"), {"v": 1})
         wait = log.persist
 
         async def persist(intents: Any, state: Any = None):
@@ -425,7 +430,11 @@ async def test_others_wait_while_a_transaction_commits(tmp_path: Path):
 
         log.persist = persist
     await task
-    assert [(flags, v) for _, flags, v in lines(appends, "a/j")] == [(1, 1), (2, None), (1, 2)]
+    assert [(flags, v) for _, flags, v in lines(appends, "a/journal")] == [
+        (1, 1),
+        (2, None),
+        (0, 2),
+    ]
 
 
 async def test_cancelled_commits_are_in_doubt(tmp_path: Path):
@@ -434,7 +443,9 @@ async def test_cancelled_commits_are_in_doubt(tmp_path: Path):
         publisher = Publisher(appends, json_adapter())
         log = IntentLog(tmp_path / f"log {turns}")
 
-        async def commit(publisher: Any = publisher, log: Any = log, journal: str = f"j/{turns}"):
+        async def commit(
+            publisher: Any = publisher, log: Any = log, journal: str = f"part/{turns}"
+        ):
             async with publisher.transaction(intents=log) as transaction:
                 await publisher.publish_uncommitted(to(journal), {"v": 1})
                 transaction.state = {"row": 1}
@@ -449,14 +460,14 @@ async def test_cancelled_commits_are_in_doubt(tmp_path: Path):
             pass
         await log.aclose()
         state = await IntentLog(log.path).recover(appends)
-        flags = [flags for _, flags, _ in lines(appends, f"j/{turns}")]
+        flags = [flags for _, flags, _ in lines(appends, f"part/{turns}")]
         # State and acknowledgement go together.
-        acks = [c for c, f, _ in lines(appends, f"j/{turns}") if f == 2]
-        firsts = [c for c, f, _ in lines(appends, f"j/{turns}") if f == 1]
+        acks = [c for c, f, _ in lines(appends, f"part/{turns}") if f == 2]
+        firsts = [c for c, f, _ in lines(appends, f"part/{turns}") if f == 1]
         committed = any(ack > first for ack in acks for first in firsts)
         assert committed == (state == {"row": 1}), (turns, flags)
         async with publisher.transaction(intents=IntentLog(tmp_path / f"next {turns}")):
-            await publisher.publish_uncommitted(to(f"j/{turns}"), {"v": 2})
+            await publisher.publish_uncommitted(to(f"part/{turns}"), {"v": 2})
 
 
 async def test_damaged_records_are_refused(tmp_path: Path):
@@ -496,9 +507,9 @@ async def test_unusual_framings():
     publisher = Publisher(appends, Adapter())
     fixed = "application/x-protobuf-fixed"
     for body in (b"one", b"two"):
-        await publisher.publish_uncommitted(to("a/j", fixed), body)
+        await publisher.publish_uncommitted(to("a/journal", fixed), body)
     decoder = framing_by_content_type(fixed).decoder()
-    decoder.feed(bytes(appends.journals["a/j"]) + publisher.build_ack_intents()[0].intent)
+    decoder.feed(bytes(appends.journals["a/journal"]) + publisher.build_ack_intents()[0].intent)
     frames = decoder.frames()
     assert frames
     payloads = frames.payloads

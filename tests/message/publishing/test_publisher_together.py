@@ -11,6 +11,7 @@ import pytest
 
 from gazette_aio.message import (
     ACK_TXN,
+    IntentLog,
     Publisher,
     ReadCommittedIter,
     get_clock,
@@ -66,63 +67,71 @@ def service(**options):
     return client, BatchAppends(client, **options)
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_many_tasks(seed):
+@pytest.mark.parametrize("seed", range(60))
+async def test_many_tasks(tmp_path, seed):
     """Clocks rise in the order of bytes, and what commits of a batch is all of it, once."""
     rng = random.Random(seed)
     client, appends = service(cutoff_bytes=1500)
     publisher = Publisher(appends, json_adapter())
-    done, begun = [], 0
+    log = IntentLog(tmp_path / "log")
+    done, given_up, in_doubt, begun = [], [], [], 0
 
     def fresh(count):
         nonlocal begun
         begun += count
         return [{"v": number} for number in range(begun - count, begun)]
 
+    async def publish():
+        if rng.random() < 0.4:
+            for message in (messages := fresh(3)):
+                await publisher.publish_uncommitted(by_remainder, message)
+        else:
+            messages = fresh(rng.randint(1, 40))
+            await publisher.publish_uncommitted_batch(by_remainder, messages)
+        return [message["v"] for message in messages]
+
     async def work():
         for _ in range(5):
-            await asyncio.sleep(0)
-            if rng.random() < 0.4:
-                for message in fresh(3):
-                    await publisher.publish_uncommitted(by_remainder, message)
-                continue
-            messages = fresh(rng.randint(1, 40))
-            task = asyncio.create_task(publisher.publish_uncommitted_batch(by_remainder, messages))
+            values = []
+
+            async def transact(values=values):
+                async with publisher.transaction(intents=log, exclusive=rng.random() < 0.2):
+                    values += await publish()
+                    if rng.random() < 0.3:
+                        await publisher.flush()
+                    values += await publish()
+                    if rng.random() < 0.2:
+                        raise KeyError
+
+            task = asyncio.create_task(transact())
             if rng.random() < 0.3:
                 for _ in range(rng.randint(0, 20)):
                     await asyncio.sleep(0)
                 task.cancel()
             outcome = (await asyncio.gather(task, return_exceptions=True))[0]
-            if isinstance(outcome, dict):
-                done.append([message["v"] for message in messages])
+            if outcome is None:
+                done.append(values)
             else:
-                assert isinstance(outcome, (asyncio.CancelledError, DependencyError)), outcome
-
-    async def transactions():
-        for _ in range(10):
-            try:
-                async with publisher.transaction():
-                    for _ in range(rng.randint(0, 30)):
-                        await asyncio.sleep(0)
-                    if rng.random() < 0.4:
-                        raise KeyError
-            except KeyError:
-                pass
+                assert isinstance(outcome, (asyncio.CancelledError, KeyError)), outcome
+                (given_up if isinstance(outcome, KeyError) else in_doubt).append(values)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(50):
             group.create_task(work())
-        group.create_task(transactions())
-    async with publisher.transaction():
-        pass
+    await log.recover(appends)
+    await log.aclose()
     for journal in JOURNALS:
         for clocks in stamps(appends, journal).values():
             assert clocks == sorted(set(clocks))
     values = await committed(client)
     assert len(values) == len(set(values)) > 0
     there = set(values)
-    for batch in done:
-        assert len(there.intersection(batch)) in {0, len(batch)}
+    assert all(there.issuperset(values) for values in done)
+    assert all(there.isdisjoint(values) for values in given_up)
+    assert all(len(there.intersection(values)) in {0, len(values)} for values in in_doubt)
+    assert done
+    assert given_up
+    assert in_doubt
 
 
 @pytest.mark.parametrize("journals", [1, 2])

@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
-from gazette_aio.aio.finish import finish
 from gazette_aio.message import (
     Clock,
     IntentLog,
     Publisher,
     get_clock,
-    get_producer_id,
     json_adapter,
     parse_uuid,
 )
-from gazette_aio.message.publishing import intents
-from gazette_aio.protocol.errors import MixedTransactionError, StoreError
+from gazette_aio.message.publishing import commits, intents
+from gazette_aio.protocol.errors import MixedTransactionError, StoreError, TransactionError
 from tests.message import fakes
+from tests.message.publishing.by_hand import acknowledge
 from tests.message.publishing.two_journals import (
     JOURNALS,
     NDJSON,
@@ -40,22 +39,6 @@ FakeAppends: Any = fakes.FakeAppends
 FakeClient: Any = fakes.FakeClient
 POINTS = 60
 """More suspensions than a transaction has."""
-
-
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch):
-    """Run what goes to threads within the loop, so that suspensions are the same each time."""
-
-    async def call(function: Any, *args: Any, **options: Any):
-        await asyncio.sleep(0)
-        result = function(*args, **options)
-        await asyncio.sleep(0)
-        return result
-
-    async def called(*given: Any, **options: Any) -> Any:
-        return await finish(call(*given, **options))
-
-    monkeypatch.setattr(intents, "in_thread", called)
 
 
 async def steps(task: Any, count: Any):
@@ -95,8 +78,11 @@ async def test_a_crash_at_every_suspension(tmp_path: Path, threads: Any, fast: b
     assert outcomes == {(1, False), (2, False), (2, True)}
 
 
+@pytest.mark.parametrize("by_hand", [True, False])
 @pytest.mark.parametrize("fast", [True, False])
-async def test_a_cancellation_at_every_suspension(tmp_path: Path, threads: Any, fast: bool):
+async def test_a_cancellation_at_every_suspension(
+    tmp_path: Path, threads: Any, fast: bool, by_hand: bool
+):
     outcomes: set[Any] = set()
     for point in range(POINTS):
         client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
@@ -109,10 +95,13 @@ async def test_a_cancellation_at_every_suspension(tmp_path: Path, threads: Any, 
             with pytest.raises(asyncio.CancelledError):
                 await task
         in_doubt = log.in_doubt
-        if in_doubt:
-            with pytest.raises(StoreError, match="not written"):
-                await commit(publisher, log, 9)
-        state: Any = await log.recover(appends)
+        if by_hand:
+            await log.recover(appends)
+        else:
+            async with publisher.transaction(intents=log):
+                pass
+        assert not log.in_doubt
+        state: Any = log.state
         wanted = {1: rows(1), 2: rows(1, 2)}[state["row"]]
         assert await committed(client) == wanted, point
         # The same Publisher goes on, and nothing given up comes along.
@@ -122,29 +111,36 @@ async def test_a_cancellation_at_every_suspension(tmp_path: Path, threads: Any, 
     assert outcomes == {(1, False), (2, True), (2, False)}
 
 
-async def test_an_empty_transaction_settles_nothing(tmp_path: Path):
+async def broken(*_args: Any) -> None:
+    raise OSError("broker is gone")
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+async def test_an_empty_transaction_recovers_the_one_before(
+    tmp_path: Path, reopen: bool, monkeypatch: pytest.MonkeyPatch
+):
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends = FakeAppends(client)
     publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
-    start = appends.start_append
-
-    async def fail(_journal: Any, _dependencies: Any = ()):
-        raise OSError("broker is gone")
-
-    appends.start_append = fail
-    with pytest.raises(OSError, match="broker is gone"):
+    monkeypatch.setattr(commits, "append_intents", broken)
+    with pytest.raises(TransactionError, match=r"may commit: .*broker is gone"):
         await commit(publisher, log, 1)
-    appends.start_append = start
-    for reopened in (log, IntentLog(log.path)):
+    if reopen:
         await log.aclose()
-        with pytest.raises(StoreError, match="not written"):
-            async with publisher.transaction(intents=reopened):
-                pass
-        with pytest.raises(StoreError, match="not written"):
-            await reopened.persist([], None)
-    await reopened.aclose()
-    assert await IntentLog(log.path).recover(appends) == {"row": 1}
+        log = IntentLog(log.path)
+    with pytest.raises(StoreError, match="not written"):
+        await log.persist([], None)
+    assert await committed(client) == []
+    monkeypatch.setattr(intents, "append_intents", broken)
+    with pytest.raises(TransactionError, match="log of intents isn't ready: broker is gone"):
+        async with publisher.transaction(intents=log):
+            raise AssertionError
+    monkeypatch.undo()
+    async with publisher.transaction(intents=log) as transaction:
+        assert transaction.state == {"row": 1}
     assert await committed(client) == rows(1)
+    assert not log.in_doubt
+    await log.aclose()
 
 
 async def test_state_may_be_modified_in_place(tmp_path: Path):
@@ -173,10 +169,9 @@ async def test_recovering_again_leaves_pending_messages_alone(tmp_path: Path):
     for _ in range(3):
         await log.recover(appends)
     await commit(publisher, log, 1)
-    await publisher.publish_uncommitted(to(ONE), {"v": 2})
-    assert await log.recover(appends) == {"row": 1}
     async with publisher.transaction(intents=log):
-        pass
+        await (await publisher.publish_uncommitted(to(ONE), {"v": 2}))
+        assert await log.recover(appends) == {"row": 1}
     assert await committed(client) == [(ONE, 1), (ONE, 2), (TWO, 1)]
     size = log.path.stat().st_size
     await log.aclose()
@@ -201,26 +196,24 @@ async def test_files_which_are_not_records_are_left_alone(tmp_path: Path):
     assert not log.path.exists()
 
 
-async def test_waiting_messages_are_of_the_new_producer():
-    """A message which waits for its journal while others are abandoned isn't among them."""
+async def test_messages_that_wait_while_their_transaction_is_abandoned_are_refused():
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     appends = FakeAppends(client)
     publisher = Publisher(appends, json_adapter())
     held = await appends.start_append(ONE)
     waiting: Any = None
     with pytest.raises(KeyError):  # noqa: PT012
-        async with publisher.transaction():
+        async with publisher.transaction(exclusive=True):
             await publisher.publish_uncommitted(to(TWO), {"v": 1})
             waiting = asyncio.create_task(publisher.publish_uncommitted(to(ONE), {"v": 2}))
             await asyncio.sleep(0)
             raise KeyError
     held.release()
-    await waiting
-    line = json.loads(client.journals[ONE])
-    assert get_producer_id(parse_uuid(line["_meta"]["uuid"])) == publisher.producer_id
+    with pytest.raises(TransactionError, match="abandoned before the message"):
+        await waiting
     async with publisher.transaction():
         await publisher.publish_uncommitted(to(ONE), {"v": 3})
-    assert await committed(client) == [(ONE, 2), (ONE, 3)]
+    assert await committed(client) == [(ONE, 3)]
 
 
 async def test_mixing_is_refused_behind_a_waiting_message():
@@ -236,8 +229,7 @@ async def test_mixing_is_refused_behind_a_waiting_message():
     await first
     with pytest.raises(MixedTransactionError):
         await second
-    async with publisher.transaction():
-        pass
+    await acknowledge(publisher)
     assert await committed(client) == [(ONE, 1)]
 
 
@@ -253,7 +245,7 @@ async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(
         raise RuntimeError("broken")
 
     with caplog.at_level(logging.WARNING), pytest.raises(KeyError):  # noqa: PT012
-        async with publisher.transaction():
+        async with publisher.transaction(exclusive=True):
             await publisher.publish_uncommitted(to(ONE), {"v": 1})
             if broken == "append":
                 appends.try_append = fail
@@ -289,10 +281,9 @@ async def test_recovery_leaves_messages_alone_which_follow_a_transaction_in_doub
     with pytest.raises(StoreError, match="disk is full"):
         await commit(publisher, log, 1)
     log.mark_written = mark
-    await publisher.publish_uncommitted(to(ONE), {"v": 2})
-    assert await log.recover(appends) == {"row": 1}
     async with publisher.transaction(intents=log):
-        pass
+        await publisher.publish_uncommitted(to(ONE), {"v": 2})
+        assert await log.recover(appends) == {"row": 1}
     assert await committed(client) == sorted([*rows(1), (ONE, 2)])
 
 
@@ -463,23 +454,19 @@ async def test_calls_of_others_need_not_have_begun(outcome: str):
     """Only calls which were made in the block, or by tasks started there, are of it."""
     client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
     publisher, other = (Publisher(FakeAppends(client), json_adapter()) for _ in range(2))
-    made, go_on = asyncio.Event(), asyncio.Event()
+    made, begun, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def bystander():
-        calls = [publisher.publish_uncommitted(to(TWO), {"v": number}) for number in range(3)]
-        made.set()
-        await go_on.wait()
-        for call in calls:
-            await call
+        await begun.wait()
+        async with publisher.transaction():
+            calls = [publisher.publish_uncommitted(to(TWO), {"v": number}) for number in range(3)]
+            made.set()
+            await go_on.wait()
+            for call in calls:
+                await call
 
     before = publisher.publish_uncommitted(to(TWO), {"v": 3})
-    begun = asyncio.Event()
-
-    async def run_bystander():
-        await begun.wait()
-        await bystander()
-
-    task = asyncio.create_task(run_bystander())
+    task = asyncio.create_task(bystander())
     with contextlib.suppress(KeyError):
         async with publisher.transaction():
             begun.set()
@@ -490,14 +477,13 @@ async def test_calls_of_others_need_not_have_begun(outcome: str):
                 raise KeyError
     go_on.set()
     await task
-    await before
+    with pytest.raises(TransactionError, match="belong to the block"):
+        await before
     await elsewhere
-    async with publisher.transaction():
-        pass
-    async with other.transaction():
-        pass
+    await acknowledge(other)
     expected = [(ONE, 5)] if outcome == "commits" else []
-    assert sorted(await committed(client)) == expected + [(TWO, number) for number in range(5)]
+    found = sorted(await committed(client))
+    assert found == expected + [(TWO, number) for number in (0, 1, 2, 4)]
 
 
 async def test_a_task_cancelled_before_its_call_began_fails_no_transaction():

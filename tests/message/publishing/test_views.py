@@ -118,7 +118,7 @@ async def test_abandoning_a_transaction_abandons_it_for_all_views(client) -> Non
     before = publisher.producer_id
 
     async def fail() -> None:
-        async with view.transaction():
+        async with view.transaction(exclusive=True):
             await publisher.publish_uncommitted(to_a, Order(1))
             await view.publish_uncommitted(to_a, Payment(2))
             raise KeyError

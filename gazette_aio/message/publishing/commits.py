@@ -1,0 +1,392 @@
+"""Commits of the transactions of a Publisher, in the order in which their blocks end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+from typing import TYPE_CHECKING, Final
+
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.task import start_task
+from gazette_aio.aio.turns import Turns
+from gazette_aio.message.publishing.backlog import RUN_MESSAGES
+from gazette_aio.message.publishing.batch_writer import BatchWriter
+from gazette_aio.message.publishing.calls import calls_of
+from gazette_aio.message.publishing.held import Held, runs_by_journal
+from gazette_aio.message.publishing.intent_record import encode_record
+from gazette_aio.message.publishing.intents import append_intents
+from gazette_aio.message.publishing.line import Line
+from gazette_aio.message.publishing.routes import merged
+from gazette_aio.message.uuid import CONTINUE_TXN
+from gazette_aio.protocol.errors import GazetteError, TransactionError
+from gazette_aio.protocol.status_errors import StatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.client import AsyncAppend
+    from gazette_aio.message.publishing.gate import Gate
+    from gazette_aio.message.publishing.transaction import TransactionLog
+    from gazette_aio.message.publishing.uncommitted import Uncommitted
+    from gazette_aio.message.uuid import Clock
+
+_NOTHING: Final = "the transaction did not commit, and nothing of it becomes visible"
+_IN_DOUBT: Final = (
+    "the transaction may commit: the next transaction with this log decides it, or recover()"
+)
+_IN_PARTS: Final = (
+    "the transaction may commit in some journals and not in others, as it has no log of intents"
+)
+
+
+class Commits:
+    """Commits transactions, those that end during a commit together in the next one.
+
+    Args:
+        gate: Gate of the Publisher.
+        uncommitted: Its uncommitted messages.
+        clock: Its clock.
+        update_clock: Whether the clock follows wall time.
+        max_waiting: Transactions that may wait for others to end.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        uncommitted: Uncommitted,
+        clock: Clock,
+        *,
+        update_clock: bool,
+        max_waiting: int,
+    ) -> None:
+        self._gate = gate
+        self._uncommitted = uncommitted
+        self._appends = uncommitted.appends
+        self._clock = clock
+        self._update_clock = update_clock
+        self._line: Line[Held] = Line(max_waiting)
+        self._group: Sequence[Held] = ()
+        """Transactions whose commit is under way."""
+        self._commit: asyncio.Task[None] | None = None
+        self._preparation: asyncio.Task[None] | None = None
+        self._preparing = 0
+        """Transactions that wait until the log is prepared."""
+        self._stateful: Held | None = None
+        """Open transaction with a state."""
+
+    @property
+    def has_open(self) -> bool:
+        """Whether any transaction is open."""
+        return self._line.open > 0
+
+    async def begin(self, held: Held, *, has_turn: bool) -> None:
+        """Begin a transaction.
+
+        Args:
+            held: The transaction.
+            has_turn: Whether to wait for its turn first.
+
+        Raises:
+            TooManyTransactionsError: Too many are open.
+            TransactionError: The current task is in a transaction of the Publisher, or messages are
+                pending that belong to none.
+            GazetteError: The log can't be prepared.
+
+        Cancellation: safe — nothing began.
+        """
+        gate = self._gate
+        if gate.reserved_by:
+            raise TransactionError(
+                f"{gate.reserved_by} commits what is published: publish without transaction()"
+            )
+        calls = calls_of(gate)
+        if calls is not None and calls.is_open:
+            raise TransactionError(
+                "a transaction of this Publisher is open in this task, or in a task that started "
+                "it: publish in that block, or begin after its end"
+            )
+        if gate.owner is None and not self._uncommitted.is_empty:
+            raise TransactionError(
+                "messages were published by publish_uncommitted() outside of a transaction(): "
+                "commit them by build_ack_intents(), or abandon() them"
+            )
+        self._line.enter()
+        if gate.owner is None:
+            gate.owner = self  # From now on, messages outside of transactions belong to nobody.
+        try:
+            if has_turn:
+                await self.publish(held)
+            if held.log is not None:
+                await self._prepare(held.log)
+        except BaseException:
+            await self.end(held)
+            raise
+
+    def claim_state(self, held: Held) -> None:
+        """Have a transaction use the state of its log.
+
+        Raises:
+            TransactionError: Another open transaction does.
+        """
+        if self._stateful is not None:
+            raise TransactionError(
+                "another open transaction uses the state: begin with "
+                "transaction(intents=…, exclusive=True), which waits for its turn"
+            )
+        self._stateful = held
+
+    async def publish(self, held: Held) -> None:
+        """Wait for the turn of a transaction, and publish what it holds.
+
+        Raises:
+            TransactionError: The transaction has ended.
+            Exception: Messages can't be published. The transaction fails.
+
+        Cancellation: safe — it has its turn nevertheless.
+        """
+        if held.outcome is not None:
+            await asyncio.wait((held.outcome,))
+            return
+        if held.turn is None:
+            held.granted = asyncio.get_running_loop().create_future()
+            held.turn = start_task(self._take_turn(held, held.granted), "gazette transaction")
+            self._line.wait(held, held.log, is_turn=True)
+            self._advance()
+        await asyncio.shield(held.turn)
+
+    async def _take_turn(self, held: Held, granted: asyncio.Future[None]) -> None:
+        try:
+            await granted
+        except asyncio.CancelledError:
+            self._line.withdraw(held)
+            raise
+        appends, failed = await self._write([held])
+        for error in failed.values():
+            raise error
+        held.published(appends)
+        self._gate.owner = held
+
+    async def commit(self, held: Held) -> int:
+        """Commit a transaction, perhaps with others, and return the number of its journals.
+
+        Raises:
+            GazetteError: The commit failed. The text says whether messages may become visible.
+
+        Cancellation: aborts — nothing is committed while the transaction is in line. A commit of
+            several goes on if others wait for it; the commit of the last one is broken off.
+        """
+        if held.turn is not None:
+            try:
+                await asyncio.shield(held.turn)
+                await self._uncommitted.backlog.drained()
+            except Exception as error:
+                raise explained(error, _NOTHING) from error
+        if held.uses_state:
+            encode_record((), held.state)  # Transactions that commit with this one must not fail.
+        outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        held.outcome = outcome
+        if held.turn is not None:
+            self._start([held])
+        else:
+            self._line.wait(held, held.log, is_turn=False)
+            self._advance()
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            commit = self._commit
+            if (
+                not self._line.withdraw(held)
+                and held in self._group
+                and commit is not None
+                and all(other.outcome is None or other.outcome.done() for other in self._group)
+            ):
+                # Invariant: a block outlives its commit, unless the commit is that of others.
+                commit.cancel()
+                await finish(asyncio.wait((commit,)))
+            raise
+
+    async def end(self, held: Held) -> None:
+        """End a transaction, and abandon it unless it has committed.
+
+        Cancellation: safe — it has ended nevertheless.
+        """
+        held.is_open = False
+        if self._stateful is held:
+            self._stateful = None
+        self._line.leave()
+        try:
+            if held.turn is not None and not held.turn.done():
+                self._line.withdraw(held)
+                held.turn.cancel()
+                await finish(asyncio.wait((held.turn,)))
+        finally:
+            if held.has_turn and held.outcome is None:
+                self._uncommitted.abandon()
+                self._next()
+            held.forget()
+            held.fail(TransactionError("the transaction was abandoned"))
+
+    def _advance(self) -> None:
+        group, is_turn = self._line.next()
+        if not is_turn:
+            self._start(group)
+        elif (granted := group[0].granted) is not None:
+            granted.set_result(None)
+
+    def _next(self) -> None:
+        self._gate.owner = self
+        self._line.done()
+        self._advance()
+
+    def _start(self, group: Sequence[Held]) -> None:
+        if group:
+            self._group = group
+            self._commit = start_task(self._run(group), "gazette commit")
+
+    async def _run(self, group: Sequence[Held]) -> None:
+        try:
+            await self._commit_all(list(group))
+        finally:
+            self._group, self._commit = (), None
+            self._next()
+
+    async def _prepare(self, log: TransactionLog) -> None:
+        """Prepare a log, in one attempt for all who wait."""
+        if log.is_ready:
+            return
+        if self._preparation is None:
+            self._preparation = start_task(log.prepare(self._appends), "gazette recovery")
+        attempt = self._preparation
+        self._preparing += 1
+        try:
+            await asyncio.shield(attempt)
+        except Exception as error:
+            raise explained(error, "the log of intents isn't ready") from error
+        except asyncio.CancelledError:
+            if self._preparing == 1 and not attempt.done():
+                attempt.cancel()
+                await finish(asyncio.wait((attempt,)))
+            raise
+        finally:
+            self._preparing -= 1
+            if attempt.done() and self._preparation is attempt:
+                self._preparation = None
+
+    async def _commit_all(self, group: Sequence[Held]) -> None:
+        log, doubt = group[0].log, _NOTHING
+        uncommitted = self._uncommitted
+        try:
+            if log is not None:
+                await self._prepare(log)
+            await self._gate.close()
+            async with contextlib.nullcontext() if log is None else log.turn:
+                left = await self._write_all(_of_present_state(group))
+                intents = uncommitted.acknowledge()
+                before = state = None if log is None else log.state
+                for held in left:
+                    state = held.state if held.uses_state else state
+                is_stored = log is not None and (bool(intents) or state != before)
+                doubt = _IN_PARTS if log is None else _IN_DOUBT
+                if log is not None and is_stored:
+                    await log.persist(intents, state)
+                    await log.decide(self._appends)
+                await append_intents(self._appends, intents)
+                if log is not None and is_stored:
+                    await log.mark_written()
+            for held in left:
+                if held.outcome is not None and not held.outcome.done():
+                    held.outcome.set_result(len(intents) if held.has_turn else len(held.appends))
+        except BaseException as error:
+            # Invariant: the producer of messages in doubt publishes nothing more. Its next
+            # acknowledgement would commit them, or recovery would roll back its later messages.
+            uncommitted.abandon()
+            if log is not None and not log.in_doubt:
+                doubt = _NOTHING
+            for held in group:
+                _fail(held, error, doubt)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._gate.open()
+
+    async def _write_all(self, group: Sequence[Held]) -> Sequence[Held]:
+        """Write messages to their journals, and return the transactions that can commit."""
+        while True:
+            appends, unwritten = await self._write(group)
+            failed = await self._uncommitted.failures() | unwritten
+            if not failed:
+                for held in group:
+                    held.published(appends)
+                return group
+            # Invariant: a journal that fails concerns no transaction without messages to it. Their
+            # messages are written again, by a fresh producer.
+            self._uncommitted.abandon()
+            left: list[Held] = []
+            for held in group:
+                errors = [failed[journal] for journal in held.appends if journal in failed]
+                if len(group) == 1 or errors:
+                    _fail(held, errors[0] if errors else next(iter(failed.values())), _NOTHING)
+                else:
+                    left.append(held)
+            assert len(left) < len(group), "messages are of the transactions"
+            group = left
+
+    async def _write(
+        self, group: Sequence[Held]
+    ) -> tuple[dict[str, AsyncAppend], dict[str, Exception]]:
+        """Write the messages that transactions hold, and return appends and errors by journal."""
+        pace = Turns()
+        appends: dict[str, AsyncAppend] = {}
+        failed: dict[str, Exception] = {}
+        items = [item for held in group for item in held.items]
+        for journal, runs in runs_by_journal(items, RUN_MESSAGES).items():
+            try:
+                for run in runs:
+                    writer = BatchWriter(
+                        self._appends,
+                        run[0].routes,
+                        self._clock,
+                        update_clock=self._update_clock,
+                        flags=CONTINUE_TXN,
+                        pace=pace,
+                    )
+                    parts = list(merged(item.message for item in run))
+                    appends[journal] = await writer.append(run[0].target, parts)
+            except Exception as error:  # noqa: BLE001 - the caller raises it.
+                failed[journal] = error
+        return appends, failed
+
+
+def explained(error: BaseException, outcome: str) -> GazetteError:
+    """Return an error of the same class whose text begins with what it means."""
+    explained: GazetteError
+    if not isinstance(error, GazetteError):
+        explained = TransactionError(f"{outcome}: {str(error) or repr(error)}")
+    else:
+        explained = copy.copy(error)
+        if isinstance(explained, StatusError):
+            explained.detail = ": ".join(filter(None, (outcome, explained.detail)))
+        else:
+            explained.args = (f"{outcome}: {error}",)
+    explained.outcome_unknown = outcome in {_IN_DOUBT, _IN_PARTS}
+    explained.__cause__ = error.__cause__ or error
+    return explained
+
+
+def _fail(held: Held, error: BaseException, outcome: str) -> None:
+    if held.outcome is None or held.outcome.done():
+        return
+    failure = explained(error, outcome)
+    held.fail(failure)
+    held.outcome.set_exception(failure)
+
+
+def _of_present_state(group: Sequence[Held]) -> Sequence[Held]:
+    """Return transactions without the one whose state isn't based on that of the log, if any."""
+    for held in group:
+        if held.uses_state and held.log is not None and held.log.state != held.base:
+            text = "the state of the log was recovered meanwhile: begin the transaction again"
+            _fail(held, TransactionError(text), _NOTHING)
+            return [other for other in group if other is not held]
+    return group
