@@ -19,9 +19,14 @@ _UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class FileLock:
-    """Lock of a file, which ends with this process at the latest: forked children don't keep it."""
+    """Lock of a file, which ends with this process at the latest: forked children don't keep it.
 
-    def __init__(self) -> None:
+    Args:
+        close: Closes a descriptor.
+    """
+
+    def __init__(self, close: Callable[[int], object] = os.close) -> None:
+        self._close = close
         self._descriptor = -1
 
     @property
@@ -46,7 +51,7 @@ class FileLock:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if not (is_optional and error.errno in _UNSUPPORTED):
-                    os.close(descriptor)
+                    self._close(descriptor)
                     raise
             self._descriptor = descriptor
             close_in_children(self, FileLock.release)
@@ -67,7 +72,7 @@ class FileLock:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 with contextlib.suppress(OSError):
-                    os.close(descriptor)
+                    self._close(descriptor)
 
 
 @contextlib.contextmanager

@@ -46,6 +46,7 @@ EXAMPLES: list[pb.GazetteError] = [
     ),
     pb.ReadError("text", journal="a/journal", offset=5),
     pb.OffsetJumpError(journal="a/journal", offset=10, requested=5),
+    pb.OffsetBeyondHeadError("text", journal="a/journal", offset=10, write_head=5),
     pb.SeekRequiresNewReaderError("text", offset=5),
     pb.FragmentError("text", journal="a/journal", offset=5),
     pb.UnexpectedEOFError("text", offset=5),

@@ -57,7 +57,7 @@ class DataDirectory:
         self.beginnings: Beginnings = Beginnings(files, path / "begun")
         self._files = files
         self._sync = sync
-        self._lock = FileLock()
+        self._lock = FileLock(files.close)
 
     def open(self) -> ClusterIdentity:
         """Lock the directory and return its identity, which is new in an empty directory.
