@@ -74,6 +74,8 @@ class _OwnedServer(_Server):  # type: ignore[misc]
         _incref(ctypes.py_object(self._server))
         if not self._loop.is_closed():
             _Server.__del__(self)
+        # Last, as filters may make it an error.
+        warnings.warn("a gRPC server was not stopped", ResourceWarning, source=self, stacklevel=2)
 
 
 class _ObservedServer(_Base):  # type: ignore[misc]

@@ -12,8 +12,9 @@ SCRIPT = """
 import asyncio, gc, sys
 from gazette_aio import connect
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.consumer import EmbeddedStore
 from gazette_aio.consumer.api import connect_shards
-from gazette_aio.testing import StubBroker, consumer_harness, create_journals, journal_spec
+from gazette_aio.testing import ConsumerHarness, StubBroker, create_journals, journal_spec
 
 class Application:
     def adapter(self, spec): ...
@@ -41,10 +42,11 @@ async def reader():
         return client, reader, reading
 
 async def member():
-    harness = consumer_harness(Application())
-    started = await harness.__aenter__()
-    member = await started.start_member()
-    return harness, started, member, await connect_shards(member.endpoint).__aenter__()
+    server, client = await broker()
+    store = await EmbeddedStore().__aenter__()
+    harness = await ConsumerHarness(Application(), client, store).__aenter__()
+    member = await harness.start_member()
+    return server, harness, await connect_shards(member.endpoint).__aenter__()
 
 with asyncio.Runner() as runner:
     forgotten = runner.run(globals()[sys.argv[1]]())
@@ -55,11 +57,10 @@ print("over", flush=True)
 """
 
 
-@pytest.mark.parametrize("when", ["collected", "at the end"])
-@pytest.mark.parametrize("what", ["broker", "stub", "reader", "member"])
-def test_a_process_ends_in_spite_of_what_it_forgot(what: str, when: str) -> None:
+def run(warnings: str, what: str, when: str) -> str:
+    """Run the script, and return its remarks."""
     done = subprocess.run(
-        [sys.executable, "-W", "default", "-c", SCRIPT, what, when],
+        [sys.executable, "-W", warnings, "-c", SCRIPT, what, when],
         capture_output=True,
         text=True,
         timeout=60,
@@ -67,7 +68,19 @@ def test_a_process_ends_in_spite_of_what_it_forgot(what: str, when: str) -> None
         cwd=Path(__file__).parents[2],
     )
     assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
-    assert "Exception ignored" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("what", ["broker", "stub", "member"])
+def test_a_process_ends_though_warnings_are_errors(what: str) -> None:
+    assert "ResourceWarning: a gRPC server was not stopped" in run("error", what, "collected")
+
+
+@pytest.mark.parametrize("when", ["collected", "at the end"])
+@pytest.mark.parametrize("what", ["broker", "stub", "reader", "member"])
+def test_a_process_ends_in_spite_of_what_it_forgot(what: str, when: str) -> None:
+    remarks = run("default", what, when)
+    assert "Exception ignored" not in remarks
     if when == "collected":
-        assert "ResourceWarning" in done.stderr
-        assert ("a gRPC server was not stopped" in done.stderr) == (what != "reader")
+        assert "ResourceWarning" in remarks
+        assert ("a gRPC server was not stopped" in remarks) == (what != "reader")
