@@ -7,6 +7,7 @@ from the owner's successor. So each child closes its copies at once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -51,4 +52,5 @@ def _in_child() -> None:
     _owners.clear()
     no_fork.release()
     for owner, close in owners:
-        close(owner)
+        with contextlib.suppress(OSError):  # Such as no free descriptor: others close without.
+            close(owner)

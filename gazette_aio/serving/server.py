@@ -103,8 +103,6 @@ class GrpcServer:
             ListenError: The address can't be listened on.
         """
         port = self._bind(host, port, credentials)
-        connections = self._connections = Connections(host, port)
-        connections.leave_children(self)
 
         async def bind_anew() -> None:
             self._bind(host, port, credentials)
@@ -117,12 +115,16 @@ class GrpcServer:
         address = listen_address(host, port)
         try:
             if credentials is None:
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, credentials)
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             # Wire: gRPC has the reason in the text of its log only.
             reason = probe(host, port) or "the library doesn't say why"
             raise pb.ListenError(f"unable to listen on {address}: {reason}") from error
+        self._connections = Connections(host, port)
+        self._connections.leave_children(server)
+        return port
 
     async def bind_socket(self, path: Path, mode: int) -> None:
         """Listen on a Unix socket.
@@ -145,11 +147,11 @@ class GrpcServer:
                 await socket.bind(lambda: server.add_insecure_port(f"unix:{path}"))
             except RuntimeError as error:
                 raise pb.ListenError(f"unable to listen on unix://{path}") from error
+            self._connections = Connections("", path)
+            self._connections.leave_children(server)
 
         await bind()
         self._bind_anew = bind
-        connections = self._connections = Connections("", path)
-        connections.leave_children(self)
 
     async def start(self) -> None:
         """Begin to answer.

@@ -15,10 +15,17 @@ from gazette_aio.aio.file_lock import FileLock, holder_of, locked
 FORK = """
 import os, sys
 from gazette_aio.aio.file_lock import locked
+from gazette_aio.aio.forks import close_in_children
 
 def opened():
     return os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 
+class Owner:
+    def close(self):
+        raise OSError("no free descriptor")
+
+owner = Owner()
+close_in_children(owner, Owner.close)
 (end, kept), (begun, begins) = os.pipe(), os.pipe()
 with locked(opened):
     if not (child := os.fork()):

@@ -43,6 +43,23 @@ async def main(directory):
 asyncio.run(main(sys.argv[1]))
 """
 
+STOPPED = """
+import asyncio, os, socket, stat
+from gazette_aio.broker import EmbeddedBroker
+
+async def ended():
+    broker = EmbeddedBroker()
+    async with broker:
+        endpoints = broker.endpoint, broker.http_endpoint
+    return broker, [int(each.rpartition(":")[2]) for each in endpoints]
+
+broker, ports = asyncio.run(ended())
+others = [socket.create_server(("127.0.0.1", port)) for port in ports]
+if not (child := os.fork()):
+    os._exit(not all(stat.S_ISSOCK(os.fstat(each.fileno()).st_mode) for each in others))
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """What a client of HTTP/2 sends first."""
 
@@ -86,3 +103,8 @@ async def succeed(path: Path, port: int, http_port: int, site: int) -> None:
         log = IntentLog(path / "log")
         await log.require_recovered()
         await log.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets of gRPC are found by /proc")
+def test_a_child_keeps_what_others_serve_on_the_ports_of_a_stopped_broker() -> None:
+    subprocess.run([sys.executable, "-c", STOPPED], check=True, cwd=Path(__file__).parents[2])

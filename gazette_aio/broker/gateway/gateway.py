@@ -88,7 +88,7 @@ class HttpGateway:
         self._listener = Listener([each.dup() for each in listener.sockets], server, tls)
         listener.close()
         bound: int = self._listener.sockets[0].getsockname()[1]
-        Connections(host, bound).leave_children(server)
+        Connections(host, bound).leave_children(self._listener)
         return bound
 
     async def start(self) -> None:
