@@ -30,7 +30,8 @@ _VARIABLES: Final = {
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _LOOPBACK: Final = re.compile(r"(.+\.)?localhost(\.localdomain)?|ip6-(localhost|loopback)")
 _UNPRINTABLE: Final = re.compile(r"[\s\x00-\x1f\x7f]")
-_ENTRY: Final = re.compile(r"(?:\*?\.)?(\[[^\[\]]+\]|[\w-][\w.-]*)(?::(\d{1,5}))?")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_ENTRY: Final = re.compile(r"(?:\*?\.)?(\[[^\[\]]+\]|[\w-][\w.-]*)(?::([0-9]{1,5}))?")
 
 
 class Proxy(NamedTuple):
@@ -149,7 +150,7 @@ def _matches(entry: str, host: str, port: int) -> bool | None:
 def _split(address: str) -> tuple[str, int]:
     """Return the host of an address in its normal form, and the port, or 0."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or (":" in host and not host.endswith("]")):
+    if not colon or not _PORT.fullmatch(port) or (":" in host and not host.endswith("]")):
         host, port = address, "0"
     return host.strip("[]").partition("%")[0].rstrip(".").lower(), int(port)
 

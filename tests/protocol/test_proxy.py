@@ -61,7 +61,8 @@ def test_loopback_is_direct(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["localhost.example.com", "128.0.0.1", "notlocalhost:1", "[::2]:1"]
+    "address",
+    ["localhost.example.com", "128.0.0.1", "notlocalhost:1", "[::2]:1", f"a:{'1' * 5000}"],
 )
 def test_others_are_not(address: str) -> None:
     assert chosen("grpc", address, **PROXY) == "http://three:3"
