@@ -33,14 +33,17 @@ class Calls:
         """Gate of the Publisher whose transaction it is."""
         self.is_open: bool = False
         """Whether calls still belong to the transaction."""
-        self.owner: Any = None
-        """Transaction that has a memory of its own for messages, if it's such a one."""
         self.last: Any = None
         """Latest call, a coroutine, or None."""
         self._kept: list[Call] = []
         """Earlier calls that hadn't begun when the next one was made."""
         self._enough = _FEW
         self._transaction = transaction
+
+    @property
+    def owner(self) -> Any:
+        """The transaction itself, if it's one that holds messages, or None."""
+        return None
 
     def keep(self, call: Call) -> None:
         """Keep a call if it hasn't begun."""

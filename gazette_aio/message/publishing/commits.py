@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.finish import finish
@@ -32,12 +33,18 @@ if TYPE_CHECKING:
     from gazette_aio.message.uuid import Clock
 
 _NOTHING: Final = "the transaction did not commit, and nothing of it becomes visible"
-_IN_DOUBT: Final = (
-    "the transaction may commit: the next transaction with this log decides it, or recover()"
-)
+_IN_DOUBT: Final = "the transaction may commit, as the next one with its log, or recover(), decides"
 _IN_PARTS: Final = (
     "the transaction may commit in some journals and not in others, as it has no log of intents"
 )
+
+
+@dataclasses.dataclass
+class _Preparation:
+    """Preparation of a log, for all transactions that wait for it."""
+
+    attempt: asyncio.Task[None]
+    waiting: int = 0
 
 
 class Commits:
@@ -69,9 +76,8 @@ class Commits:
         self._group: Sequence[Held] = ()
         """Transactions whose commit is under way."""
         self._commit: asyncio.Task[None] | None = None
-        self._preparation: asyncio.Task[None] | None = None
-        self._preparing = 0
-        """Transactions that wait until the log is prepared."""
+        self._preparations: dict[int, _Preparation] = {}
+        """By identity of the log: preparations under way."""
         self._stateful: Held | None = None
         """Open transaction with a state."""
 
@@ -117,7 +123,7 @@ class Commits:
         try:
             if has_turn:
                 await self.publish(held)
-            if held.log is not None:
+            elif held.log is not None:
                 await self._prepare(held.log)
         except BaseException:
             await self.end(held)
@@ -161,6 +167,8 @@ class Commits:
         except asyncio.CancelledError:
             self._line.withdraw(held)
             raise
+        if held.log is not None:
+            await self._prepare(held.log)
         appends, failed = await self._write([held])
         for error in failed.values():
             raise error
@@ -226,6 +234,7 @@ class Commits:
                 self._next()
             held.forget()
             held.fail(TransactionError("the transaction was abandoned"))
+            held.appends = {}  # They refer to it, and would be freed by the garbage collector only.
 
     def _advance(self) -> None:
         group, is_turn = self._line.next()
@@ -255,30 +264,32 @@ class Commits:
         """Prepare a log, in one attempt for all who wait."""
         if log.is_ready:
             return
-        if self._preparation is None:
-            self._preparation = start_task(log.prepare(self._appends), "gazette recovery")
-        attempt = self._preparation
-        self._preparing += 1
+        found = self._preparations.get(id(log))
+        if found is None:
+            attempt = start_task(log.prepare(self._appends), "gazette recovery")
+            found = self._preparations[id(log)] = _Preparation(attempt)
+        attempt = found.attempt
+        found.waiting += 1
         try:
             await asyncio.shield(attempt)
         except Exception as error:
             raise explained(error, "the log of intents isn't ready") from error
         except asyncio.CancelledError:
-            if self._preparing == 1 and not attempt.done():
+            if found.waiting == 1 and not attempt.done():
                 attempt.cancel()
                 await finish(asyncio.wait((attempt,)))
             raise
         finally:
-            self._preparing -= 1
-            if attempt.done() and self._preparation is attempt:
-                self._preparation = None
+            found.waiting -= 1
+            if attempt.done() and self._preparations.get(id(log)) is found:
+                del self._preparations[id(log)]
 
     async def _commit_all(self, group: Sequence[Held]) -> None:
         log, doubt = group[0].log, _NOTHING
         uncommitted = self._uncommitted
         try:
-            if log is not None:
-                await self._prepare(log)
+            if log is not None and not group[0].has_turn:
+                await self._prepare(log)  # A commit may have failed since they began.
             await self._gate.close()
             async with contextlib.nullcontext() if log is None else log.turn:
                 left = await self._write_all(_of_present_state(group))

@@ -151,7 +151,6 @@ class Held(Calls):
         publish: Callable[[Held], Awaitable[None]],
     ) -> None:
         super().__init__(gate, "the transaction")
-        self.owner = self
         self.log = log
         """Log of the transaction."""
         self.uses_state: bool = False
@@ -173,6 +172,11 @@ class Held(Calls):
         self._publish = publish
         self._size_bytes = self._inside = 0
         self._idle = asyncio.Event()
+
+    @property
+    def owner(self) -> Held:
+        """The transaction itself."""
+        return self
 
     @property
     def has_turn(self) -> bool:

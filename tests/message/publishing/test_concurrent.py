@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +304,34 @@ async def test_a_shared_commit_in_doubt_is_recovered_by_the_next_transaction(
     assert await site.numbers() == [*range(committing), *range(5, 10)]
 
 
+@pytest.mark.parametrize("flush", [False, True])
+async def test_a_transaction_that_is_open_while_another_fails_recovers_it(
+    site: Site, flush: bool, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(*_args: Any) -> None:
+        raise StoreError("disk is gone")
+
+    begun = asyncio.Event()
+
+    async def fails() -> None:
+        await begun.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(commits, "append_intents", fail)
+            with pytest.raises(StoreError, match="may commit"):
+                await site.publish(1)
+
+    failing = asyncio.create_task(fails())
+    async with site.publisher.transaction(intents=site.log):
+        begun.set()
+        await failing
+        assert site.log.in_doubt
+        for journal in JOURNALS:
+            await site.publisher.publish_uncommitted(to(journal), {"v": 2})
+        if flush:
+            await site.publisher.flush()
+    assert await site.numbers() == [1, 2]
+
+
 async def test_two_transactions_do_not_share_a_state(site: Site):
     publisher, log = site.publisher, site.log
     async with publisher.transaction(intents=log) as first:
@@ -467,3 +497,40 @@ async def test_errors_are_those_of_the_package(site: Site, monkeypatch: pytest.M
     monkeypatch.undo()
     await site.publish(3)
     assert await site.numbers() == [3]
+
+
+async def test_logs_of_one_publisher_are_prepared_each(site: Site, tmp_path: Path):
+    """A transaction that begins while another log is prepared waits for its own."""
+    logs = [IntentLog(tmp_path / f"log {number}") for number in range(3)]
+
+    async def publish(number: int) -> None:
+        async with site.publisher.transaction(intents=logs[number % 3]) as transaction:
+            assert logs[number % 3].is_ready
+            if number < 3:
+                assert transaction.state == {"log": number}
+            for journal in JOURNALS:
+                await site.publisher.publish_uncommitted(to(journal), {"v": number})
+
+    for number, log in enumerate(logs):
+        await log.persist([], {"log": number})
+        await log.aclose()
+    await asyncio.gather(*(publish(number) for number in range(2, 30)))
+    assert await site.numbers() == list(range(2, 30))
+    for log in logs:
+        await log.aclose()
+
+
+async def test_transactions_are_freed_without_a_collection_of_garbage(site: Site):
+    await site.publish(1)
+    gc.collect()
+    gc.disable()
+    try:
+        transaction = site.publisher.transaction(intents=site.log)
+        async with transaction:
+            await site.publisher.publish_uncommitted(to(ONE), {"v": 2})
+        freed = weakref.ref(transaction._held)
+        del transaction
+        await asyncio.sleep(0)
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -362,3 +362,37 @@ def test_names_of_fences():
     for journal, name in (("", "etl"), ("/no", "etl"), ("j", "e"), ("j", "no spaces")):
         with pytest.raises(ValidationError):
             Fence(journal, name)
+
+
+async def test_a_commit_in_doubt_is_recovered_with_the_fence(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Unless another owner has taken it meanwhile, which must not lose it again."""
+    log = IntentLog(tmp_path / "log", fence=FENCE)
+    publisher = Publisher(client.appends, json_adapter())
+    with pytest.raises(StoreError, match="has a fence: call recover"):
+        await commit(publisher, log, 0)
+    await log.recover(client.appends)
+
+    async def fail_to_decide(number: int) -> None:
+        async def fail(_appends: Any) -> None:
+            raise StoreError("no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "decide", fail)
+            with pytest.raises(StoreError, match=r"may commit, .* decides: no answer"):
+                await commit(publisher, log, number)
+
+    await commit(publisher, log, 1)
+    await fail_to_decide(2)
+    await commit(publisher, log, 3)
+    assert await committed(client) == rows(1, 3)
+    await fail_to_decide(4)
+    elsewhere(log)
+    other = IntentLog(log.path, fence=FENCE)
+    assert await other.recover(client.appends) == {"row": 3}
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            await commit(publisher, log, 5)
+    await commit(Publisher(client.appends, json_adapter()), other, 6)
+    assert await committed(client) == rows(1, 3, 6)

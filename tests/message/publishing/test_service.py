@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+import gazette_aio.protocol as pb
 from gazette_aio import IntentLog, Publisher, connect, json_adapter
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy
 from gazette_aio.protocol.errors import GazetteError, OperationTimeoutError
 from gazette_aio.testing import create_journals, journal_spec
 from tests.message.publishing.service_worker import STEPS
-from tests.message.publishing.two_journals import JOURNALS, NDJSON, ONE, committed, rows, to
+from tests.message.publishing.two_journals import JOURNALS, NDJSON, ONE, TWO, committed, rows, to
 
 REQUESTS = 100
 QUICK = RetryPolicy(backoff=lambda _attempt: 0.05)
@@ -98,6 +99,24 @@ async def test_a_committed_message_is_written_when_the_call_returns(broker: Any)
                 await publisher.publish_committed_batch((ONE, NDJSON), [{"v": 4}])
             append = await publisher.start_publish_committed(to(ONE), {"v": 5})
         await append
+
+
+async def test_a_refused_journal_fails_no_later_transaction(broker: Any, tmp_path: Path):
+    async with connect(broker.endpoint, timeout=10) as client, IntentLog(tmp_path / "log") as log:
+        publisher = Publisher(client.appends, json_adapter())
+
+        async def publish(number: int, *journals: str) -> None:
+            async with publisher.transaction(intents=log):
+                for journal in journals:
+                    await publisher.publish_uncommitted(to(journal), {"v": number})
+
+        broker.control.once("append", journal=ONE, status=pb.Status.WRONG_APPEND_OFFSET)
+        ended = await asyncio.gather(publish(0, ONE, TWO), publish(1, TWO), return_exceptions=True)
+        assert isinstance(ended[0], pb.WrongAppendOffsetError)
+        assert "nothing of it becomes visible: WRONG_APPEND_OFFSET" in str(ended[0])
+        assert ended[1] is None
+        await publish(2, ONE, TWO)
+        assert await committed(client) == sorted([(TWO, 1), *rows(2)])
 
 
 @pytest.mark.crash

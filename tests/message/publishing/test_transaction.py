@@ -123,7 +123,7 @@ async def test_an_empty_transaction_recovers_the_one_before(
     appends = FakeAppends(client)
     publisher, log = Publisher(appends, json_adapter()), IntentLog(tmp_path / "log")
     monkeypatch.setattr(commits, "append_intents", broken)
-    with pytest.raises(TransactionError, match=r"may commit: .*broker is gone"):
+    with pytest.raises(TransactionError, match=r"may commit, .*broker is gone"):
         await commit(publisher, log, 1)
     if reopen:
         await log.aclose()
