@@ -121,8 +121,8 @@ class Application(Protocol[M, S]):
             shard: The shard.
             envelope: The message, as the hook has left it. An undecodable one is its bytes, or None
                 if not even its UUID can be read.
-            error: The error. It isn't called for a TransactionError or FencedError, neither of
-                which is the message's fault.
+            error: The error. It isn't called for a TransactionError, FencedError or
+                DependencyError, none of which is the message's fault.
         """
         return Fail()
 

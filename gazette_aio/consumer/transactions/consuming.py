@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gazette_aio.consumer.application.application import DeferToNextTransaction
 from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
-from gazette_aio.consumer.transactions.explain import step
 from gazette_aio.consumer.transactions.message_errors import HookFailed
 from gazette_aio.message.reading.decoding import number_at_once
 from gazette_aio.protocol.errors import TransactionError
@@ -95,8 +94,7 @@ class EachMessage:
                 if waiting is not None:
                     await waiting
                 if publisher.queued_bytes >= QUEUED_BYTES:
-                    with step("publishing"):
-                        await publisher.drain()
+                    await publisher.drain()
                 count += 1
                 if clock() >= deadline:
                     break

@@ -12,13 +12,18 @@ import base64
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.application.message_errors import DeadLetter, Fail, Retry, Skip
 from gazette_aio.consumer.transactions.explain import described, explained, place_of, step
 from gazette_aio.message import json_adapter
-from gazette_aio.protocol.errors import FencedError, OffsetJumpError, TransactionError
+from gazette_aio.protocol.errors import (
+    DependencyError,
+    FencedError,
+    OffsetJumpError,
+    TransactionError,
+)
 from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
     from gazette_aio.message import Envelope, Mapping, Publisher
 
 _logger = logging.getLogger(__name__)
+
+_OF_SHARD: Final = (TransactionError, FencedError, DependencyError)
+"""Errors that aren't the fault of the message whose hook raises them."""
 
 
 class HookFailed(Exception):  # noqa: N818 - It's raised on, as the error of a message or shard.
@@ -136,8 +144,7 @@ class MessageErrors:
         # the shard would be freed only by a garbage collection.
         hook = "consume_message()" if self._hooks.consume_batch is None else "consume_batch()"
         name = f"{place_of(envelopes)}: {hook}"
-        # Neither is the fault of a message.
-        if not self._hooks.decides_errors or isinstance(error, TransactionError | FencedError):
+        if not self._hooks.decides_errors or isinstance(error, _OF_SHARD):
             self._observer.message_failed("fail")
             raise explained(name, error)
         if len(envelopes) > 1:

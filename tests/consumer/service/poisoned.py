@@ -102,6 +102,19 @@ class PoisonedThread(Poisoned):
     run_in_thread = True
 
 
+class PoisonedMapping(PoisonedThread):
+    """Publishes messages that can't be mapped, which shows after its hook has returned."""
+
+    def effects(self, store: Any, envelope: Any, publisher: Any) -> None:
+        if envelope.flags != ACK_TXN:
+            store.state["numbers"].append(envelope.message["number"])
+            publisher.publish_uncommitted_nowait(self.mapped, dict(envelope.message))
+
+    def mapped(self, message: Any) -> tuple[str, str]:
+        self.fail(message["number"])
+        return OUT, LINES
+
+
 class PoisonedBatch(Poisoned):
     def consume_batch(self, shard: Any, store: Any, envelopes: Any, publisher: Any) -> int:
         for envelope in envelopes:

@@ -25,6 +25,7 @@ from gazette_aio.message import Publisher, ReadCommittedIter, json_adapter
 from gazette_aio.protocol.consumer import ApplyRequest, ReplicaStatus
 from gazette_aio.protocol.errors import (
     ConfigurationError,
+    DependencyError,
     FencedError,
     GazetteError,
     TransactionError,
@@ -43,6 +44,7 @@ from tests.consumer.service.poisoned import (
     PoisonedAsync,
     PoisonedBatch,
     PoisonedBatchThread,
+    PoisonedMapping,
     PoisonedThread,
     shard_spec,
 )
@@ -110,7 +112,7 @@ async def failed(harness: ConsumerHarness) -> str:
     return statuses()[0].errors[0]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, PoisonedMapping])
 async def test_skipped_messages_leave_no_effects(
     harness: ConsumerHarness, form: type[Poisoned]
 ) -> None:
@@ -381,7 +383,14 @@ async def test_errors_of_a_policy_fail_the_shard(
     assert failure.endswith(f": consume_message(): KeyError: 'qty'; on_message_error(): {text}")
 
 
-@pytest.mark.parametrize("error", [TransactionError("abandoned"), FencedError("another process")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        TransactionError("abandoned"),
+        FencedError("another process"),
+        DependencyError("earlier messages"),
+    ],
+)
 async def test_errors_of_the_shard_are_no_errors_of_messages(
     harness: ConsumerHarness, error: GazetteError
 ) -> None:

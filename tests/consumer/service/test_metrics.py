@@ -50,6 +50,7 @@ def test_names_and_labels(metrics):
     metrics.solved(0.5)
     metrics.recovered(7)
     metrics.overdue("in_use")
+    metrics.message_failed(KEY, "skip")
     phase = "gazette_shard_phase_seconds_total"
     assert samples(metrics) == {
         ("gazette_shard_transactions_total", KEY): 2,
@@ -62,6 +63,7 @@ def test_names_and_labels(metrics):
         (phase, "40-preparing", KEY, "sync"): 8,
         (phase, "50-committing", KEY, "async"): 10,
         (phase, "60-acknowledging", KEY, "async"): 12,
+        ("gazette_shard_message_errors_total", "skip", KEY): 1,
         ("gazette_shard_up", "part-000", "PRIMARY"): 1,
         ("gazette_shard_overdue_stores_total", "in_use"): 1,
         ("gazette_shard_overdue_stores_total", "left"): 0,
@@ -82,5 +84,6 @@ def test_shards_that_have_left_are_forgotten(metrics):
     view = View()
     metrics.add(view)
     metrics.acknowledged(KEY, REPORT)
+    metrics.message_failed(KEY, "dead_letter")
     view.keys = ()
     assert not [name for name, *labels in samples(metrics) if KEY in labels]
