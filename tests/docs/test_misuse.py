@@ -173,6 +173,61 @@ async def not_awaited(client: JournalClient) -> None:
         pending.close()
 
 
+async def nested(client: JournalClient) -> None:
+    publisher = orders(client)
+    async with publisher.transaction(), publisher.transaction():
+        pass
+
+
+async def outside_of_a_block(client: JournalClient) -> None:
+    publisher = orders(client)
+    async with publisher.transaction():
+        await publisher.publish_uncommitted(lambda _: TARGET, {"item": "tea"})
+    await publisher.publish_uncommitted(lambda _: TARGET, {"item": "milk"})
+
+
+async def before_the_first_block(client: JournalClient) -> None:
+    publisher = orders(client)
+    await publisher.publish_uncommitted(lambda _: TARGET, {"item": "milk"})
+    async with publisher.transaction():
+        pass
+
+
+async def outliving_the_block(client: JournalClient) -> None:
+    publisher, ended = orders(client), asyncio.Event()
+
+    async def late() -> None:
+        await ended.wait()
+        await publisher.publish_uncommitted(lambda _: TARGET, {"item": "milk"})
+
+    async with publisher.transaction():
+        task = asyncio.create_task(late())
+    ended.set()
+    await task
+
+
+async def state_without_a_log(client: JournalClient) -> None:
+    async with orders(client).transaction() as transaction:
+        transaction.state = {"orders": 1}
+
+
+async def transaction_twice(client: JournalClient) -> None:
+    transaction = orders(client).transaction()
+    for _ in range(2):
+        async with transaction:
+            pass
+
+
+async def too_many_transactions(client: JournalClient) -> None:
+    publisher = Publisher(client.appends, json_adapter(), max_waiting=2)
+
+    async def transact() -> None:
+        async with publisher.transaction():
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(transact() for _ in range(9)))
+
+
 async def other_loop(client: JournalClient) -> None:
     await client.list()
     await asyncio.to_thread(asyncio.run, client.list())
@@ -211,6 +266,17 @@ WITH_BROKER: list[tuple[str, Misuse, type[Exception], str]] = [
     ("message of another type", lambda c: publish(c, 5), Exception, "int"),
     ("publish that isn't awaited", not_awaited, pb.NotAwaitedError,
      r"publish_uncommitted\(\); the transaction is abandoned"),
+    ("transaction within another", nested, pb.TransactionError, "publish in that block"),
+    ("message outside of a block", outside_of_a_block, pb.TransactionError,
+     "belong to the block of a transaction.*publish_committed"),
+    ("message before the first block", before_the_first_block, pb.TransactionError,
+     r"outside of a transaction\(\): commit them by build_ack_intents"),
+    ("task that outlives its block", outliving_the_block, pb.TransactionError,
+     "has ended: await the task"),
+    ("state without a log", state_without_a_log, pb.ConfigurationError, r"needs a log: trans"),
+    ("transaction that began before", transaction_twice, pb.TransactionError, "call transaction"),
+    ("too many transactions", too_many_transactions, pb.TooManyTransactionsError,
+     "3 transactions of this Publisher are open.*raise max_waiting"),
     ("client of another loop", other_loop, RuntimeError, "create a client in each event loop"),
     ("closed client", closed, RuntimeError, "is closed"),
 ]  # fmt: skip
