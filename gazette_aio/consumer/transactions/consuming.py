@@ -268,13 +268,12 @@ class DecodingConsumer:
         if rows is not self._rows:
             self._rows, self._ready, self._bad = rows, [], None
         ready, errors = self._ready, self._errors
-        suspect: Suspect | None = None
-        if not ready:
-            suspect = errors.find(rows[begin]) if errors else None
-            if suspect is not None and suspect.failures and not is_first:
-                return Consumed(0, is_deferred=True)
-            if self._bad is None and (suspect is None or not (suspect.error or suspect.action)):
-                self._decode(rows, begin)
+        suspect = errors.find(rows[begin]) if errors else None
+        if suspect is not None and suspect.failures and not is_first:
+            return Consumed(0, is_deferred=True)
+        is_known = suspect is not None and (suspect.error or suspect.action)
+        if not ready and self._bad is None and not is_known:
+            self._decode(rows, begin)
         if ready:
             consumed = await self._hook(ready, deadline)
             if suspect is not None and consumed.messages:
