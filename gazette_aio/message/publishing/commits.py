@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
@@ -212,6 +212,7 @@ class Commits:
                 # Invariant: a block outlives its commit, unless the commit is that of others.
                 commit.cancel()
                 await finish(asyncio.wait((commit,)))
+            _retrieve(outcome)
             raise
 
     async def end(self, held: Held) -> None:
@@ -229,6 +230,8 @@ class Commits:
                 held.turn.cancel()
                 await finish(asyncio.wait((held.turn,)))
         finally:
+            if held.turn is not None:
+                _retrieve(held.turn)
             if held.has_turn and held.outcome is None:
                 self._uncommitted.abandon()
                 self._next()
@@ -240,8 +243,10 @@ class Commits:
         group, is_turn = self._line.next()
         if not is_turn:
             self._start(group)
-        elif (granted := group[0].granted) is not None:
+        elif (granted := group[0].granted) is not None and not granted.cancelled():
             granted.set_result(None)
+        else:
+            self._next()  # Race: its task was cancelled, and is about to leave the line.
 
     def _next(self) -> None:
         self._gate.owner = self
@@ -383,6 +388,12 @@ def explained(error: BaseException, outcome: str) -> GazetteError:
     explained.outcome_unknown = outcome in {_IN_DOUBT, _IN_PARTS}
     explained.__cause__ = error.__cause__ or error
     return explained
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Have asyncio log no error that nobody waits for any more."""
+    if future.done() and not future.cancelled():
+        future.exception()
 
 
 def _fail(held: Held, error: BaseException, outcome: str) -> None:

@@ -48,7 +48,7 @@ class LogLock:
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path.with_name(f"{path.name}.lock")
-        self._lock = FileLock()
+        self._lock = FileLock(os.close)
 
     @property
     def is_held(self) -> bool:

@@ -248,6 +248,30 @@ async def test_a_cancellation_at_every_suspension_concerns_nobody_else(
     assert outcomes == {(False, False), (True, False), (True, True)}
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancellation_as_the_commit_ends(
+    site: Site, threads: Any, fails: bool, caplog: pytest.LogCaptureFixture
+):
+    """No error is logged that nobody waits for any more."""
+    for point in range(POINTS):
+        site.appends.failures = {ONE: StoreError("journal is full")} if fails else {}
+        first = asyncio.create_task(site.publish(point))
+        second = asyncio.create_task(site.publish(point, exclusive=True))
+        await turns(point)
+        first.cancel()
+        second.cancel()
+        await asyncio.wait((first, second))
+        for task in (first, second):
+            if not task.cancelled():
+                task.exception()
+        del first, second, task
+        gc.collect()
+    site.appends.failures = {}
+    await site.publish(-1)
+    assert -1 in await site.numbers()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
 async def test_a_failing_journal_fails_only_transactions_with_messages_to_it(site: Site):
     site.appends.failures["topic/broken"] = StoreError("journal is full")
     publisher = site.publisher
