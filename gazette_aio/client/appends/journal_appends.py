@@ -129,6 +129,8 @@ class JournalAppends:
             keep: Whether to keep the content written since.
         """
         buffer = batch.buffer
+        if keep and (batch.doom is not None or batch.operation.done()):
+            self._errors.note_missing(self.journal)
         if batch.operation.done():
             pass  # The batch failed while it was held, and has lost its content.
         elif keep:

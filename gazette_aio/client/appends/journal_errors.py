@@ -7,7 +7,8 @@ Rules:
 * An append that is started later is tried afresh, as `passes()` decides: the broker judges it by
   itself, and refuses it again while the cause lasts. So a process heals once a journal exists.
 * Passing over an error counts as clearing it (`ClearedError`), so that no transaction commits
-  without the messages of the failed append. Barriers still include the error, even that of the
+  without the messages of the failed append. So does each append that the error ends later, as it
+  was in line when the error was passed over. Barriers still include the error, even that of the
   journal they leave out: their owners rely on everything before, and only `clear()` says that they
   have seen to it.
 * After a refusal by registers, another process owns the journal. Appends without a check of
@@ -124,16 +125,22 @@ class JournalErrors:
             self._cleared[journal] = ClearedError(error, 1 if before is None else before.count + 1)
         return error
 
-    def latest(self, journal: str) -> ClearedError | AsyncOperation | None:
+    def latest(self, journal: str) -> Exception | AsyncOperation | None:
         """Return an object that differs after each failure, and after each cleared error."""
-        return self._failed.get(journal) or self._cleared.get(journal)
+        cleared = self._cleared.get(journal)
+        return self._failed.get(journal) or (None if cleared is None else cleared.error)
 
-    def since(self, before: ClearedError | AsyncOperation | None, journal: str) -> Exception | None:
+    def since(self, before: Exception | AsyncOperation | None, journal: str) -> Exception | None:
         """Return an error of `journal` since `latest()` returned `before`, or None."""
         latest = self.latest(journal)
-        if latest is before or latest is None:
+        if latest is before:
             return None
-        return latest.error if isinstance(latest, ClearedError) else _error_of(latest)
+        return latest if isinstance(latest, Exception) else _error_of(latest)
+
+    def note_missing(self, journal: str) -> None:
+        """Note that an append ends now, by an error that may have been passed over before."""
+        if (cleared := self._cleared.get(journal)) is not None:
+            self._cleared[journal] = dataclasses.replace(cleared)
 
     def cleared(self, journal: str) -> ClearedError | None:
         """Return the latest error of `journal` that was cleared or passed over, or None."""

@@ -444,8 +444,9 @@ class Publisher(Generic[T]):
                 with contextlib.suppress(type(error)):
                     append.release()
                 raise
-            append.release()
+            # Race: an append that fails along with an earlier one tells that by its release.
             self._note(route, append, clock, flags)
+            append.release()
             return append
 
     def publish_committed_batch(

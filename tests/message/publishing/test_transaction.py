@@ -33,7 +33,7 @@ from tests.message.publishing.two_journals import (
     rows,
     to,
 )
-from tests.waiting import turns
+from tests.waiting import eventually, turns
 
 FakeAppends: Any = fakes.FakeAppends
 FakeClient: Any = fakes.FakeClient
@@ -371,6 +371,47 @@ async def test_a_message_that_is_tried_afresh_hides_no_missing_one(tmp_path: Pat
         async with reader:
             assert [envelope.message["v"] async for envelope in reader] == [3, 4]
         await log.aclose()
+
+
+@pytest.mark.parametrize("kind", ["single", "batch", "nowait"])
+async def test_a_first_message_that_fails_in_line_is_missed(tmp_path: Path, kind: str):
+    """Another append was tried afresh before the message, which fails, got its turn."""
+    from gazette_aio.client import connect
+    from gazette_aio.protocol import DependencyError, JournalNotFoundError, Status
+    from gazette_aio.testing import StubBroker
+    from tests.client.appends.support import write
+    from tests.client.support import MemoryJournals, refused
+
+    async with StubBroker() as broker, connect(broker.endpoint) as client:
+        memory, name = MemoryJournals(broker), "first/journal"
+        memory.gate.clear()
+        memory.failures = [refused(Status.JOURNAL_NOT_FOUND)]
+        publisher = Publisher(client.appends, json_adapter())
+        first = await write(client.appends, name, b"{}\n")
+        await eventually(lambda: memory.begun)
+        held = await client.appends.start_append(name)
+        with pytest.raises(DependencyError, match="may be missing"):  # noqa: PT012
+            async with publisher.transaction(intents=IntentLog(tmp_path / "intents")):
+                call: Any = None
+                if kind == "single":
+                    call = publisher.publish_uncommitted(to(name), {"v": 1})
+                elif kind == "batch":
+                    call = publisher.publish_uncommitted_batch(to(name), [{"v": 1}])
+                else:
+                    publisher.publish_uncommitted_nowait(to(name), {"v": 1})
+                    call = publisher.drain()
+                publishing = asyncio.ensure_future(call)
+                await turns(5)
+                memory.gate.set()
+                with pytest.raises(JournalNotFoundError):
+                    await first
+                afresh = asyncio.create_task(write(client.appends, name, b"{}\n"))
+                await turns(3)
+                held.release()
+                await publishing
+                await (await afresh)
+                await publisher.publish_uncommitted(to(name), {"v": 2})
+        assert b'"v":1' not in memory.contents[name]
 
 
 async def test_the_first_message_after_a_refusal_commits(tmp_path: Path):
