@@ -30,7 +30,9 @@ from gazette_aio.message import (
     rendezvous_mapping,
 )
 from gazette_aio.testing import create_journals, journal_spec
+from gazette_aio.testing.stub_broker import StubBroker
 from tests.cli.conftest import spawn
+from tests.client.support import MemoryJournals, refused
 
 NAMES = ["test/a", "test/b", "test/c"]
 ALL = ["-l", "prefix=test/"]
@@ -283,6 +285,32 @@ async def test_lines_of_json(broker_cli: Any, filled: dict[str, bytes], tmp_path
 def test_messages_of_several_lines_are_printed_in_one() -> None:
     envelope = Envelope("a/journal", 3, 9, 0, Flags(0), ProducerID(b"\1" * 6), b'{"n":\n 1e3}')
     assert json_line(envelope) == b'{"journal":"a/journal","begin":3,"end":9,"message":{"n":1e3}}'
+
+
+async def test_no_record_is_appended_after_one_that_failed() -> None:
+    async with StubBroker() as broker:
+        journals = MemoryJournals(broker)
+        journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND)]
+        listed = pb.ListResponse.Journal(
+            spec=journal_spec("test/a"), mod_revision=1, route=broker.header().route
+        )
+        broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[listed])
+        process = await spawn(
+            "--log.level=warn",
+            "journals",
+            "append",
+            *ALL,
+            "--framing=lines",
+            env={"BROKER_ADDRESS": broker.endpoint},
+        )
+        process.stdin.write(b"first\n")
+        while b"appends of journal test/a " not in (line := await process.stderr.readline()):
+            assert line, "no append failed"
+        out, err = await process.communicate(b"second\n")
+
+        assert (process.returncode, out) == (1, b"")
+        assert b"JOURNAL_NOT_FOUND" in err
+        assert not journals.contents
 
 
 @pytest.mark.parametrize("mapping", ["modulo", "rendezvous", "direct", "random"])

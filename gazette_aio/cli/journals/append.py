@@ -17,13 +17,14 @@ from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.shell.transfer import append_one, checked_journal
 from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.client import StrictAppendService
 from gazette_aio.message.framing import FixedFraming, NDJSONFraming
 from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.client import AsyncAppend, JournalClient
+    from gazette_aio.client import AppendService, AsyncAppend
     from gazette_aio.message.mapping import PartitionsFunc
 
 _MAPPINGS = ["random", "modulo", "rendezvous", "direct"]
@@ -199,7 +200,12 @@ async def _append_records(
     connection: ClientSettings, selector: pb.LabelSelector, path: str, records: _Records
 ) -> _Appended:
     appended = _Appended()
-    async with connection.open() as client, client.watch(selector) as journals:
+    # Of each journal, only the latest append is looked at: none succeeds after a failed one.
+    async with (
+        connection.open() as client,
+        StrictAppendService(client) as appends,
+        client.watch(selector) as journals,
+    ):
         await journals.ready()
         mapped, splitter = records.mapped(journals.list), records.splitter()
         latest: dict[str, AsyncAppend] = {}
@@ -208,7 +214,7 @@ async def _append_records(
                 async for chunk in input_chunks(path):
                     for record in splitter.feed(chunk):
                         journal = mapped(record.key)
-                        latest[journal] = await _start(client, journal, record.content)
+                        latest[journal] = await _start(appends, journal, record.content)
                         appended.records += 1
                         appended.bytes += len(record.content)
                     bar.advance(len(chunk))
@@ -221,8 +227,8 @@ async def _append_records(
     return appended
 
 
-async def _start(client: JournalClient, journal: str, content: bytes) -> AsyncAppend:
-    handle = await client.appends.start_append(pb.AppendRequest(journal=journal))
+async def _start(appends: AppendService, journal: str, content: bytes) -> AsyncAppend:
+    handle = await appends.start_append(pb.AppendRequest(journal=journal))
     handle.write(content)
     handle.release()
     return handle

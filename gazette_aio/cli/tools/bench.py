@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.output import print_json, print_table, progress
 from gazette_aio.cli.shell.transfer import checked_journal
+from gazette_aio.client import StrictAppendService
 
 if TYPE_CHECKING:
     from gazette_aio.cli.shell.output import Progress
@@ -113,13 +114,14 @@ async def _batched(
 ) -> tuple[Measured, int]:
     count, began = 0, time.perf_counter()
     latest: AsyncAppend | None = None
-    while latest is None or time.perf_counter() - began < seconds:
-        latest = await client.appends.start_append(pb.AppendRequest(journal=journal))
-        latest.write(content)
-        latest.release()
-        count += 1
-        bar.advance(len(content))
-    end = (await latest).commit.end
+    async with StrictAppendService(client) as appends:  # None succeeds after a failed one.
+        while latest is None or time.perf_counter() - began < seconds:
+            latest = await appends.start_append(pb.AppendRequest(journal=journal))
+            latest.write(content)
+            latest.release()
+            count += 1
+            bar.advance(len(content))
+        end = (await latest).commit.end
     elapsed = time.perf_counter() - began
     return Measured("batched appends", count, count * len(content), elapsed), end
 
