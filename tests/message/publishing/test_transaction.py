@@ -391,7 +391,8 @@ async def test_a_first_message_that_fails_in_line_is_missed(tmp_path: Path, kind
         await eventually(lambda: memory.begun)
         held = await client.appends.start_append(name)
         with pytest.raises(DependencyError, match="may be missing"):  # noqa: PT012
-            async with publisher.transaction(intents=IntentLog(tmp_path / "intents")):
+            log = IntentLog(tmp_path / "intents")
+            async with publisher.transaction(intents=log, exclusive=True):
                 call: Any = None
                 if kind == "single":
                     call = publisher.publish_uncommitted(to(name), {"v": 1})
