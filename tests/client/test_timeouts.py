@@ -264,8 +264,10 @@ async def test_a_blocking_read_of_a_connected_broker_lasts(broker: StubBroker) -
         await broker.read_requests.get()
 
 
-async def test_a_blocking_read_of_a_silent_broker_ends(broker: StubBroker) -> None:
-    """The connection holds, as that of a stopped process does."""
+async def test_a_blocking_read_of_a_silent_broker_ends(
+    broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection holds, as that of a stopped process does. No record promises a retry."""
     broker.list_handler = lambda _: listing(JOURNAL)
     async with FaultProxy(broker.endpoint) as proxy:
         async with connect(proxy.endpoint, cache_size=0) as client:
@@ -276,6 +278,7 @@ async def test_a_blocking_read_of_a_silent_broker_ends(broker: StubBroker) -> No
                     with pytest.raises(pb.OperationTimeoutError):
                         await reader.read()
             proxy.heal()
+    assert not caplog.records
 
 
 async def test_reading_continues_after_a_time_out(broker: StubBroker) -> None:

@@ -455,6 +455,8 @@ class RetryReader(JournalReader):
         if error is None and time.monotonic() - self._began > LONGEST_DELAY:
             self._attempts.succeeded()  # The stream lasted for a while.
         await self._drop_reader()
+        if isinstance(error, pb.OperationTimeoutError) and self._is_overdue():
+            raise error  # It's that of this read.
         self._attempts.request = self.request  # Has the present offset.
         if self._is_working:
             self._is_working = False
