@@ -207,7 +207,7 @@ class JournalAppends:
         while self.chain.batches:
             batch = self.chain.batches[0]
             response: pb.AppendResponse | None = None
-            error: Exception | None = batch.doom or self._errors.of(self.journal)
+            error: Exception | None = batch.doom or self._errors.against(batch.request)
             if error is None:
                 error = await failed_dependency(batch.dependencies)
             if batch is self.chain.open:
@@ -218,6 +218,7 @@ class JournalAppends:
             if error is None and batch.kept:
                 try:
                     response = await self._append(batch)
+                    self._errors.pass_over(self.journal, batch.request)
                 except pb.GazetteError as failure:
                     error = failure
             if error is not None and batch.kept and batch.doom is None:

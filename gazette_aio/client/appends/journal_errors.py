@@ -12,7 +12,8 @@ Rules:
   journal they leave out: their owners rely on everything before, and only `clear()` says that they
   have seen to it.
 * After a refusal by registers, another process owns the journal. Appends without a check of
-  registers relied on the check that failed, so that only one with a check is tried afresh.
+  registers relied on the check that failed, so that only one with a check is tried afresh. The
+  error stays until one has succeeded.
 * A service of a shard, or of a recovery log, passes over no error: everything it appends builds
   on what it appended before, and the next owner of the shard starts from what is stored.
 * A cancelled or closed service is at its end.
@@ -88,6 +89,9 @@ class JournalErrors:
     def note(self, journal: str, error: Exception) -> None:
         """Have all further appends of `journal` fail with `error`, unless they fail already."""
         if journal in self._failed:
+            if error is not self.of(journal):
+                # One with a check of registers was tried. Those in line were to follow it.
+                self._failed[journal] = finished_operation(self.of(journal))
             return
         before = self._cleared.get(journal)
         if not self._passes_over(error, journal):
@@ -108,8 +112,19 @@ class JournalErrors:
         passed = self._passed.pop(journal, None)
         return self._end(journal) or _error_of(passed)
 
+    def against(self, request: pb.AppendRequest) -> Exception | None:
+        """Return the error of an append that is about to be sent, or None."""
+        error = self.of(request.journal)
+        return None if self._passes_over(error, request) else error
+
     def pass_over(self, journal: str, request: pb.AppendRequest | str) -> None:
-        """Let an append that is being started be tried afresh, if it may be."""
+        """Pass over the error of a journal, if an append may.
+
+        Args:
+            journal: The journal.
+            request: Request of an append that has succeeded, or the name of the journal for one
+                that is being started.
+        """
         failed = self._failed.get(journal)
         if failed is not None and self._passes_over(self.of(journal), request):
             self._passed.setdefault(journal, failed)

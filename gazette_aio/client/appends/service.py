@@ -223,7 +223,7 @@ class AppendService(Owner):
         if not isinstance(request, str):
             self._context.rpc.check_append(request)
         journal = request if isinstance(request, str) else request.journal
-        self._errors.pass_over(journal, request)
+        self._errors.pass_over(journal, journal)
         before = self._errors.latest(journal)
         attempt = 0
         while True:

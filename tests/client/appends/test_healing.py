@@ -78,6 +78,28 @@ async def test_an_append_without_a_check_relies_on_the_check_before(
     assert journals.contents[JOURNAL] == b"mine, plain"
 
 
+@pytest.mark.parametrize("ending", ["rolled back", "another refusal"])
+async def test_a_check_that_never_succeeded_admits_no_append_without_one(
+    journals: MemoryJournals, service: AppendService, ending: str
+) -> None:
+    journals.failures = [MISMATCH, NOT_FOUND]
+    with pytest.raises(pb.RegisterMismatchError):
+        await (await write(service, CHECKED, b"refused"))
+    checked = await service.start_append(CHECKED)
+    if ending == "rolled back":
+        checked.roll_back(OSError("changed my mind"))
+        journals.failures.clear()
+    else:
+        checked.release()
+        await fail(checked)
+    with pytest.raises(pb.RegisterMismatchError):
+        await (await write(service, JOURNAL, b"plain"))
+    assert service.status().failed_journals == 1
+    checked, plain = await write(service, CHECKED, b"mine"), await write(service, JOURNAL, b"!")
+    await asyncio.gather(checked, plain)
+    assert journals.contents[JOURNAL] == b"mine!"
+
+
 async def test_appends_in_line_fail_with_the_one_before(
     journals: MemoryJournals, service: AppendService
 ) -> None:
