@@ -139,7 +139,7 @@ class CSVDecoder(QueueingDecoder):
         if not self._run:
             self._run_begin = self._tail_offset
         self._tail_offset += self._record_bytes
-        self._run.append(bytes(record.source[: _content_bytes(record.source)]))
+        self._run.append(_without_end(bytes(record.source)))
         self._run_ends.append(self._tail_offset)
         self._drop_record()
 
@@ -236,10 +236,11 @@ class RecordParser:
         self.source += text
         self._last_line = number
         position = 0
-        content_end = _content_bytes(text)
+        content = _without_end(text)
         if self._field is None and _QUOTE not in text:
-            self.fields = text[:content_end].split(_COMMA)
+            self.fields = content.split(_COMMA)
             return True
+        content_end = len(content)
         while True:
             if self._field is None and not text.startswith(_QUOTE, position):
                 comma = text.find(_COMMA, position, content_end)
@@ -293,11 +294,9 @@ class RecordParser:
         return True
 
 
-def _content_bytes(text: bytes | bytearray) -> int:
-    """Return the length of a text without its line end."""
-    if not text.endswith(b"\n"):
-        return len(text)
-    return len(text) - (2 if text.endswith(b"\r\n") else 1)
+def _without_end(text: bytes) -> bytes:
+    """Return a line, or a record, without its line end."""
+    return text.removesuffix(b"\r\n").removesuffix(b"\n")
 
 
 def parse_record(payload: bytes) -> list[bytes]:
