@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from gazette_aio.aio.forks import close_in_children, no_fork
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+_SIGNATURE: Final = re.compile(rb"[0-9]{1,9}\n")
 _PROCESSES: Final = Path("/proc")
 _UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -99,10 +101,10 @@ def holder_of(path: Path) -> str:
     Linux tells which processes of this user hold it. Elsewhere, the phrase has the process that
     signed the file, and says so if that doesn't run.
     """
-    try:
-        signed = int(path.read_bytes()[:32])
-    except (OSError, ValueError):
-        signed = 0
+    signed = 0
+    with contextlib.suppress(OSError):
+        if match := _SIGNATURE.fullmatch(path.read_bytes()[:32]):
+            signed = int(match[0])
     if signed and _holds(signed, path):
         return f"process {signed}"
     if holders := [each for each in _processes() if _holds(each, path)]:

@@ -95,6 +95,9 @@ def test_a_holder_is_named_as_it_signed_where_the_system_does_not_tell(
     assert holder_of(path) == (
         f"another process (process {ended}, which took the lock, doesn't run here)"
     )
+    for damaged in ("9" * 20 + "\n", "-1\n", "\0"):
+        path.write_text(damaged)
+        assert holder_of(path) == "another process"
     lock.release()
 
 
