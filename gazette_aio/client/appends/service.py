@@ -90,8 +90,9 @@ class AppendService(Owner):
     appends gather in a batch, which the next RPC appends as a whole. Failures are retried according
     to the policy. A permanent failure ends the batch, and with the same error all appends of its
     journal that were started before and should have followed it. One that is started later is tried
-    afresh, except after a RegisterMismatchError: then it needs a check of registers of its own, or
-    `clear_error()`. `flush()` and barriers of `pending_except()` fail until `clear_error()`.
+    afresh, except after a RegisterMismatchError: then it needs a check of registers of its own,
+    until one has succeeded, or `clear_error()`. `flush()` and barriers of `pending_except()` fail
+    until `clear_error()`.
 
     Content is appended at least once. A broker may have committed a batch whose RPC failed, and the
     next attempt appends it again; handles have the range of the last attempt. A request with an
