@@ -56,7 +56,7 @@ class FileLock:
                     self._close(descriptor)
                     raise
             self._descriptor = descriptor
-            close_in_children(self, FileLock.release)
+            close_in_children(self, FileLock._drop)
         return descriptor
 
     def sign(self) -> None:
@@ -71,10 +71,17 @@ class FileLock:
     def release(self) -> None:
         """Release the lock. Idempotent."""
         with no_fork:
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
+            if self._descriptor >= 0:
+                # Race: a child that is just being forked hasn't closed its copy yet.
                 with contextlib.suppress(OSError):
-                    self._close(descriptor)
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self._drop()
+
+    def _drop(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self._close(descriptor)
 
 
 @contextlib.contextmanager

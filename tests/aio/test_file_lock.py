@@ -68,15 +68,25 @@ def test_a_lock_in_use(tmp_path: Path) -> None:
         assert not lock.is_held
 
 
+def test_a_released_lock_is_free_though_a_process_has_a_copy(tmp_path: Path) -> None:
+    """A child of a fork has one for a moment."""
+    path, lock = tmp_path / "lock", FileLock()
+    descriptor = lock.acquire(opener(path))
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, pass_fds=[descriptor]):
+        lock.release()
+        with locked(opener(path)):
+            pass
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
 def test_the_holder_is_named_though_another_process_took_the_lock(tmp_path: Path) -> None:
     path, lock = tmp_path / "lock", FileLock()
     descriptor = lock.acquire(opener(path))
     assert holder_of(path) == f"process {os.getpid()}"
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, pass_fds=[descriptor]) as heir:
+        os.close(descriptor)  # As at the end of this process.
         for signed in ("", f"{ended_process()}\n", f"{os.getpid()}\n"):
             path.write_text(signed)
-            lock.release()
             assert holder_of(path) == f"process {heir.pid}"
         heir.send_signal(signal.SIGKILL)
 
