@@ -65,6 +65,7 @@ EXAMPLES: list[pb.GazetteError] = [
     pb.DependencyError("text"),
     pb.TransactionError("text"),
     pb.NotAwaitedError("text"),
+    pb.TooManyTransactionsError("text"),
     pb.RecoveryError("text"),
     pb.FencedError("text"),
     pb.StoreError("text"),

@@ -43,7 +43,6 @@ def has_ipv6() -> bool:
 
 async def test_any_free_port_is_one_for_all_addresses(runner: SiteRunner):
     port = await listen(runner, EVERYWHERE, 0)
-    assert {address[1] for address in runner.addresses} == {port}
     hosts = ["127.0.0.1", "[::1]"] if has_ipv6() else ["127.0.0.1"]
     async with aiohttp.ClientSession() as session:
         for host in hosts:
@@ -56,7 +55,7 @@ async def test_a_port_that_is_taken_is_refused(runner: SiteRunner):
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"unable to listen on 127.0.0.1:{port}: "):
             await listen(runner, "127.0.0.1", port)
-    assert runner.addresses == []
+    assert not runner.sites
 
 
 class Listener:
