@@ -76,6 +76,8 @@ class JournalErrors:
         self._failed: dict[str, AsyncOperation] = {}
         self._passed: dict[str, AsyncOperation] = {}
         self._cleared: dict[str, ClearedError] = {}
+        self._changes: dict[str, int] = {}
+        """Failures, and errors that were cleared, by journal."""
 
     def cancel(self) -> None:
         """Have all appends fail. Idempotent."""
@@ -88,11 +90,11 @@ class JournalErrors:
 
     def note(self, journal: str, error: Exception) -> None:
         """Have all further appends of `journal` fail with `error`, unless they fail already."""
-        if journal in self._failed:
-            if error is not self.of(journal):
-                # One with a check of registers was tried. Those in line were to follow it.
-                self._failed[journal] = finished_operation(self.of(journal))
+        if error is self.of(journal):
             return
+        self._note_change(journal)
+        if journal in self._failed:
+            return  # An append with a check of registers was tried. The first error stays.
         before = self._cleared.get(journal)
         if not self._passes_over(error, journal):
             level, text = (
@@ -110,6 +112,8 @@ class JournalErrors:
     def clear(self, journal: str) -> Exception | None:
         """Forget the error of `journal`, and return it."""
         passed = self._passed.pop(journal, None)
+        if journal in self._failed:
+            self._note_change(journal)
         return self._end(journal) or _error_of(passed)
 
     def against(self, request: pb.AppendRequest) -> Exception | None:
@@ -140,17 +144,18 @@ class JournalErrors:
             self._cleared[journal] = ClearedError(error, 1 if before is None else before.count + 1)
         return error
 
-    def latest(self, journal: str) -> Exception | AsyncOperation | None:
-        """Return an object that differs after each failure, and after each cleared error."""
-        cleared = self._cleared.get(journal)
-        return self._failed.get(journal) or (None if cleared is None else cleared.error)
+    def changes(self, journal: str) -> int:
+        """Return the number of failures of `journal`, and of errors that `clear()` cleared."""
+        return self._changes.get(journal, 0)
 
-    def since(self, before: Exception | AsyncOperation | None, journal: str) -> Exception | None:
-        """Return an error of `journal` since `latest()` returned `before`, or None."""
-        latest = self.latest(journal)
-        if latest is before:
+    def since(self, before: int, journal: str) -> Exception | None:
+        """Return an error of `journal` since `changes()` returned `before`, or None."""
+        if self.changes(journal) == before:
             return None
-        return latest if isinstance(latest, Exception) else _error_of(latest)
+        return self.of(journal) or self._cleared[journal].error
+
+    def _note_change(self, journal: str) -> None:
+        self._changes[journal] = self.changes(journal) + 1
 
     def note_missing(self, journal: str) -> None:
         """Note that an append ends now, by an error that may have been passed over before."""

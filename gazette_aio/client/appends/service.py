@@ -225,7 +225,7 @@ class AppendService(Owner):
             self._context.rpc.check_append(request)
         journal = request if isinstance(request, str) else request.journal
         self._errors.pass_over(journal, journal)
-        before = self._errors.latest(journal)
+        before = self._errors.changes(journal)
         attempt = 0
         while True:
             if (existing := self._journals.get(journal)) is not None:

@@ -95,8 +95,15 @@ async def test_a_check_that_never_succeeded_admits_no_append_without_one(
     with pytest.raises(pb.RegisterMismatchError):
         await (await write(service, JOURNAL, b"plain"))
     assert service.status().failed_journals == 1
-    checked, plain = await write(service, CHECKED, b"mine"), await write(service, JOURNAL, b"!")
-    await asyncio.gather(checked, plain)
+    journals.gate.clear()
+    checked = await write(service, CHECKED, b"mine")
+    held = await service.start_append(JOURNAL)
+    in_line = asyncio.create_task(write(service, JOURNAL, b"!"))
+    await turns(3)
+    journals.gate.set()
+    await checked
+    held.release()
+    await (await in_line)
     assert journals.contents[JOURNAL] == b"mine!"
 
 
