@@ -155,6 +155,11 @@ class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_
 
     explanation = "the offset is beyond the journal's write head"
 
+    @property
+    def is_beyond_head(self) -> bool:
+        """Whether the read began beyond the write head that the broker knows, and not at it."""
+        return self.response is not None and self.response.offset > self.response.write_head
+
 
 class WrongRouteError(BrokerStatusError, status=pb.Status.WRONG_ROUTE, retryable=True):
     """A replication peer disagrees on the route of the journal."""

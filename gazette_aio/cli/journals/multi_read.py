@@ -13,7 +13,6 @@ from gazette_aio.cli.shell.content_forms import plain
 from gazette_aio.cli.shell.failures import explain
 from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.quantities import size_of
-from gazette_aio.client.reads.head_check import is_beyond_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,7 +155,7 @@ class MultiRead:
                 except pb.OffsetJumpError:
                     continue  # Content was skipped, or removed.
                 except pb.OffsetNotYetAvailableError as error:
-                    if is_beyond_head(error):
+                    if error.is_beyond_head:
                         await reader.check_head()
                     if reader.offset >= 0:
                         self._offsets[journal] = reader.offset

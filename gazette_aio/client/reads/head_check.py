@@ -72,12 +72,6 @@ class HeadCheck:
         return (not is_first and now - self._since[1] >= CONFIRM_SECONDS) or None
 
 
-def is_beyond_head(error: pb.OffsetNotYetAvailableError) -> bool:
-    """Return whether a broker refused a read beyond the write head that it knows, not at it."""
-    response = error.response
-    return response is not None and response.offset > response.write_head
-
-
 def beyond_head(journal: str, offset: int, write_head: int) -> pb.OffsetBeyondHeadError:
     """Return the error of a read beyond the write head."""
     return pb.OffsetBeyondHeadError(

@@ -21,7 +21,6 @@ from gazette_aio.client.reads.head_check import (
     SILENT_SECONDS,
     HeadCheck,
     beyond_head,
-    is_beyond_head,
 )
 from gazette_aio.client.reads.journal_reader import JournalReader
 from gazette_aio.client.reads.position import ReadPosition
@@ -464,7 +463,7 @@ class RetryReader(JournalReader):
             self._deadline.note(None)
         if error is not None:
             self._deadline.note(error)
-        if isinstance(error, pb.OffsetNotYetAvailableError) and not is_beyond_head(error):
+        if isinstance(error, pb.OffsetNotYetAvailableError) and not error.is_beyond_head:
             self._at_head_since = time.monotonic()
         try:
             delay = self._attempts.failed(error)

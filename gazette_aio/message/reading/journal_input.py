@@ -8,7 +8,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.reads.head_check import is_beyond_head
 from gazette_aio.message.envelopes.origin import JournalFormat
 from gazette_aio.protocol.errors import OffsetJumpError
 
@@ -149,7 +148,7 @@ class JournalInput(Generic[C]):
 
         Cancellation: safe.
         """
-        if self.reader is not None and is_beyond_head(error):
+        if self.reader is not None and error.is_beyond_head:
             await self.reader.check_head()
 
     async def close_reader(self) -> None:
