@@ -152,8 +152,14 @@ class _Partitions:
         return hashes
 
 
+class ListedTarget(tuple[str, str]):
+    """Target whose content type is that of the listed journal."""
+
+    __slots__ = ()
+
+
 def _target(spec: pb.JournalSpec) -> Target:
-    return spec.name, content_type_of(spec)
+    return ListedTarget((spec.name, content_type_of(spec)))
 
 
 def content_type_of(spec: pb.JournalSpec) -> str:

@@ -163,6 +163,11 @@ async def no_partitions(client: JournalClient) -> None:
     await orders(client).publish_uncommitted(mapping, {"item": "tea"})
 
 
+async def other_content_type(client: JournalClient) -> None:
+    fixed = ("shop/orders", "application/x-protobuf-fixed")
+    await orders(client).publish_committed(lambda _: fixed, {"item": "tea"})
+
+
 async def not_awaited(client: JournalClient) -> None:
     publisher = orders(client)
     pending: Any = None
@@ -259,6 +264,8 @@ WITH_BROKER: list[tuple[str, Misuse, type[Exception], str]] = [
      r"shop/orders at offset 0: Expected `str`, got `int` - at `\$\.item`"),
     ("mapping without partitions", no_partitions, pb.EmptyListResponseError,
      "no journal matches the partitions"),
+    ("content type of another framing", other_content_type, pb.MappingError,
+     "gives shop/orders the content type 'application/x-protobuf-fixed', and the journal has"),
     ("object that JSON lacks", lambda c: publish(c, {"item": object()}), pb.ValidationError,
      "item.*object"),
     ("number that JSON lacks", lambda c: publish(c, {"item": {"price": float("inf")}}),

@@ -85,6 +85,9 @@ class FakeAppends:
     def cleared_error(self, journal):
         return None
 
+    async def list(self, selector=""):
+        return pb.ListResponse()
+
     def try_append(self, journal, data):
         lock = self.locks.setdefault(journal, asyncio.Lock())
         if not self.fast or lock.locked():

@@ -153,6 +153,7 @@ class Backlog:
             return
         routes, target = self._items[0][:2]
         dropped = self._dropped
+        await routes.journals.content_types.check(target)
         append = await self._appends.start_append(target[0])
         if dropped != self._dropped:
             # Race: what the lock was acquired for is gone; what's queued by now may be elsewhere.

@@ -359,6 +359,7 @@ class Commits:
         for journal, runs in runs_by_journal(items, RUN_MESSAGES).items():
             try:
                 for run in runs:
+                    await run[0].routes.journals.content_types.check(run[0].target)
                     writer = BatchWriter(
                         self._appends,
                         run[0].routes,

@@ -15,6 +15,7 @@ from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.block import Block
 from gazette_aio.message.publishing.calls import calls_of
 from gazette_aio.message.publishing.commits import Commits
+from gazette_aio.message.publishing.content_types import ContentTypes
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
@@ -112,7 +113,8 @@ class Publisher(Generic[T]):
         self._update_clock = clock is None
         self._try_append = appends.try_append
         own = new_producer_id() if producer is None else ProducerID(producer)
-        journals = Journals(own, allow_mixed=allow_mixed)
+        self._content_types = ContentTypes(appends)
+        journals = Journals(own, self._content_types, allow_mixed=allow_mixed)
         self._gate = Gate()
         self._backlog = Backlog(appends, self.clock, self._gate, update_clock=self._update_clock)
         self._uncommitted = Uncommitted(appends, journals, self.clock, self._backlog)
@@ -231,7 +233,8 @@ class Publisher(Generic[T]):
             block of a transaction, that waits for its turn, too.
 
         Raises:
-            MappingError: The mapping has no journal for the message.
+            MappingError: The mapping has no journal for the message, or gives the journal another
+                content type than the journal's.
             UnrecognizedContentTypeError: There's no framing of the journal's content type.
             TypeError: The message isn't of the adapter's type, or the mapping returns no pair.
             TransactionError: The call is outside of the blocks of the Publisher's transactions, or
@@ -310,6 +313,8 @@ class Publisher(Generic[T]):
     ) -> AsyncAppend:
         if not isinstance(target, tuple):
             target = await awaited_target(target)
+        if not self._content_types.is_checked(target):
+            await self._check_content_type(target)
         if flags != OUTSIDE_TXN and self._is_held(owner):
             assert owner is not None
             item = self._queued(target, self._split([message]))
@@ -323,6 +328,10 @@ class Publisher(Generic[T]):
         if append is None:
             append = await self._append_slowly(target, message, flags, owner)
         return append
+
+    async def _check_content_type(self, target: Target) -> None:
+        self._routes.find(target)  # It must have a framing.
+        await self._content_types.check(target)
 
     def _is_held(self, owner: Held | None) -> bool:
         """Whether a transaction holds its messages, or else publishes them.
@@ -389,7 +398,8 @@ class Publisher(Generic[T]):
                 raise asyncio.QueueFull(text)
             return
         self._backlog.check()
-        if self._gate.is_open and not self._backlog:
+        # Queued messages are checked before they're appended.
+        if self._gate.is_open and not self._backlog and self._content_types.is_checked(target):
             route = self._routes.route_to(target, CONTINUE_TXN)
             if self._append_now(route, message, CONTINUE_TXN) is not None:
                 return
@@ -507,7 +517,8 @@ class Publisher(Generic[T]):
             The append of each journal. The last one of several succeeds only if all do.
 
         Raises:
-            MappingError: The mapping has no journal for a message.
+            MappingError: The mapping has no journal for a message, or gives a journal another
+                content type than the journal's.
             UnrecognizedContentTypeError: There's no framing of a journal's content type.
             ValidationError: A table has a value that messages can't hold, or the mapping gives a
                 journal two content types.
@@ -556,6 +567,7 @@ class Publisher(Generic[T]):
         check_journals(indices)
         batch: list[tuple[Target, list[Encoded]]] = []
         for target, some in indices.items():
+            await self._check_content_type(target)
             route = self._routes.find(target)
             batch.append((target, await encode_rows(rows, some, route, flags, pace)))
         await release(taken, pace)

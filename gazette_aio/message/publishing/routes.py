@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.framing import Framing
     from gazette_aio.message.mapping import Target
+    from gazette_aio.message.publishing.content_types import ContentTypes
 
 T = TypeVar("T")
 
@@ -221,11 +222,15 @@ class Journals:
 
     Args:
         producer: ID to stamp messages with.
+        content_types: Checks the content types of journals.
         allow_mixed: Permit committed messages to journals with uncommitted ones.
     """
 
-    def __init__(self, producer: ProducerID, *, allow_mixed: bool) -> None:
+    def __init__(
+        self, producer: ProducerID, content_types: ContentTypes, *, allow_mixed: bool
+    ) -> None:
         self.producer: ProducerID = producer
+        self.content_types = content_types
         self.allow_mixed = allow_mixed
         self.pending: list[JournalState] = []
         """Journals with uncommitted messages, in the order of their first ones."""

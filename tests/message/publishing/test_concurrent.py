@@ -21,7 +21,7 @@ from gazette_aio.protocol.errors import (
 )
 from tests.message import fakes
 from tests.message.publishing.two_journals import JOURNALS, NDJSON, ONE, TWO, committed, to
-from tests.waiting import turns
+from tests.waiting import eventually, turns
 
 FakeAppends: Any = fakes.FakeAppends
 FakeClient: Any = fakes.FakeClient
@@ -554,7 +554,6 @@ async def test_transactions_are_freed_without_a_collection_of_garbage(site: Site
             await site.publisher.publish_uncommitted(to(ONE), {"v": 2})
         freed = weakref.ref(transaction._held)
         del transaction
-        await asyncio.sleep(0)
-        assert freed() is None
+        await eventually(lambda: freed() is None)
     finally:
         gc.enable()

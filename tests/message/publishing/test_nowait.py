@@ -26,6 +26,7 @@ from gazette_aio.message import (
     parse_uuid,
     protobuf_adapter,
 )
+from gazette_aio.message.mapping import ListedTarget
 from gazette_aio.message.publishing import backlog
 from gazette_aio.protocol.errors import (
     DependencyError,
@@ -46,7 +47,8 @@ JOURNALS = ["part/0", "part/1", "part/2"]
 
 
 def to(number: int) -> Any:
-    return lambda _message: (JOURNALS[number], NDJSON)
+    target = ListedTarget((JOURNALS[number], NDJSON))
+    return lambda _message: target
 
 
 def service() -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gazette_aio.message import ReadCommittedIter, json_adapter
+from gazette_aio.message.mapping import ListedTarget
 
 NDJSON = "application/x-ndjson"
 JOURNALS = ONE, TWO = ("topic/one", "topic/two")
@@ -14,7 +15,7 @@ def to(journal: str, content_type: str = NDJSON) -> Any:
     """Return the mapping of all messages to one journal."""
 
     def mapping(_message: Any) -> tuple[str, str]:
-        return journal, content_type
+        return ListedTarget((journal, content_type))
 
     return mapping
 
