@@ -19,6 +19,7 @@ from benchmarks.measures.events import (
     served_journals,
 )
 from gazette_aio import Publisher, json_adapter
+from gazette_aio.protocol.errors import QueueFullError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -42,7 +43,7 @@ async def without_waiting(publisher: Publisher[Any], messages: list[Any]) -> Non
         for message in messages[begin : begin + CALLED_AT_ONCE]:
             try:
                 publisher.publish_uncommitted_nowait(mapping, message)
-            except asyncio.QueueFull:
+            except QueueFullError:
                 await publisher.drain()
                 publisher.publish_uncommitted_nowait(mapping, message)
         await asyncio.sleep(0)

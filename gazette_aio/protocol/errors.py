@@ -31,6 +31,7 @@
     ├── TransactionError
     │   ├── NotAwaitedError(RuntimeError)
     │   └── TooManyTransactionsError
+    ├── QueueFullError
     ├── RecoveryError
     ├── FencedError
     ├── StoreError
@@ -348,6 +349,12 @@ class NotAwaitedError(TransactionError, RuntimeError):
 
 class TooManyTransactionsError(TransactionError):
     """Too many transactions of a Publisher are open already."""
+
+    retryable = True
+
+
+class QueueFullError(GazetteError):
+    """Too many messages of `publish_uncommitted_nowait()` are queued: await `drain()`."""
 
     retryable = True
 

@@ -66,6 +66,7 @@ EXAMPLES: list[pb.GazetteError] = [
     pb.TransactionError("text"),
     pb.NotAwaitedError("text"),
     pb.TooManyTransactionsError("text"),
+    pb.QueueFullError("text"),
     pb.RecoveryError("text"),
     pb.FencedError("text"),
     pb.StoreError("text"),

@@ -143,7 +143,7 @@ class BatchConsumer(Protocol[M, S_contra]):
 
         If fewer are consumed than were given, the rest is left for the next transaction, as by
         DeferToNextTransaction. A plain function may publish at least 12 MiB in one call; beyond,
-        `publish_uncommitted_nowait()` may raise `asyncio.QueueFull`. An async one has
+        `publish_uncommitted_nowait()` may raise `QueueFullError`. An async one has
         `await publisher.publish_uncommitted_batch()`, without such a bound.
 
         If it raises, and the application has `on_message_error()`, the transaction is repeated, and

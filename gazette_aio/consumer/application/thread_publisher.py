@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from gazette_aio.protocol.errors import QueueFullError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -89,7 +91,7 @@ class ThreadPublisher(Generic[T]):
             for publisher, mapping, message in calls:
                 try:
                     publisher.publish_uncommitted_nowait(mapping, message)
-                except asyncio.QueueFull:
+                except QueueFullError:
                     await publisher.drain()
                     publisher.publish_uncommitted_nowait(mapping, message)
                 done += 1

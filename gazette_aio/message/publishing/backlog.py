@@ -10,7 +10,7 @@ from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.publishing.routes import merged
 from gazette_aio.message.uuid import CONTINUE_TXN
-from gazette_aio.protocol.errors import DependencyError
+from gazette_aio.protocol.errors import DependencyError, QueueFullError
 
 if TYPE_CHECKING:
     from gazette_aio.client import AsyncJournalClient
@@ -85,11 +85,11 @@ class Backlog:
         """Queue an encoded message.
 
         Raises:
-            asyncio.QueueFull: Too many bytes are queued.
+            QueueFullError: Too many bytes are queued.
         """
         if self._items and self.size_bytes + item.length > MAX_BYTES:
             text = f"{self.size_bytes} bytes of messages are queued: await drain()"
-            raise asyncio.QueueFull(text)
+            raise QueueFullError(text)
         if self._task is None:
             self._task = start_task(self._append_all(), "gazette publisher")
         self._items.append(item)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 from time import time_ns
@@ -47,7 +46,12 @@ from gazette_aio.message.uuid import (
     ProducerID,
     new_producer_id,
 )
-from gazette_aio.protocol.errors import TransactionError, UsageError, ValidationError
+from gazette_aio.protocol.errors import (
+    QueueFullError,
+    TransactionError,
+    UsageError,
+    ValidationError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterable
@@ -381,7 +385,7 @@ class Publisher(Generic[T]):
             TypeError: The message isn't of the adapter's type, or the mapping isn't plain.
             DependencyError: Queued messages could not be published. `abandon()` them, or leave the
                 block of the transaction, which fails.
-            asyncio.QueueFull: 16 MiB are queued. Nothing is published; await `drain()`.
+            QueueFullError: 16 MiB are queued. Nothing is published; await `drain()`.
             TransactionError: The transaction of a shard has failed, whose publisher this is.
             UsageError: No event loop is running.
             Exception: Validation or encoding of the message raises it. Nothing is published.
@@ -395,7 +399,7 @@ class Publisher(Generic[T]):
             assert owner is not None
             if not owner.hold([self._queued(target, self._split([message]))], MAX_BYTES):
                 text = "the transaction holds many messages, or waits for its turn: await drain()"
-                raise asyncio.QueueFull(text)
+                raise QueueFullError(text)
             return
         self._backlog.check()
         # Queued messages are checked before they're appended.

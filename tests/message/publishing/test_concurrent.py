@@ -15,6 +15,7 @@ from gazette_aio.message.publishing import commits, intents
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     GazetteError,
+    QueueFullError,
     StoreError,
     TooManyTransactionsError,
     TransactionError,
@@ -464,7 +465,7 @@ async def test_a_full_transaction_makes_room_by_draining(site: Site):
     async with publisher.transaction(intents=site.log):
         for _ in range(3):
             publisher.publish_uncommitted_nowait(to(ONE), {"v": 1, "x": "x" * (5 << 20)})
-        with pytest.raises(asyncio.QueueFull, match="await drain"):
+        with pytest.raises(QueueFullError, match="await drain"):
             publisher.publish_uncommitted_nowait(to(ONE), {"v": 2, "x": "x" * (5 << 20)})
         assert not site.client.journals[ONE]
         await publisher.drain()

@@ -30,6 +30,7 @@ from gazette_aio.message.mapping import ListedTarget
 from gazette_aio.message.publishing import backlog
 from gazette_aio.protocol.errors import (
     DependencyError,
+    QueueFullError,
     StoreError,
     TransactionError,
     UnrecognizedContentTypeError,
@@ -245,7 +246,7 @@ async def test_the_queue_counts_the_bytes_of_frames(
     monkeypatch.setattr(backlog, "MAX_BYTES", 3 * frame)
     for _ in range(3):
         publisher.publish_uncommitted_nowait(to(0), message)
-    with pytest.raises(asyncio.QueueFull, match=f"^{3 * frame} bytes"):
+    with pytest.raises(QueueFullError, match=f"^{3 * frame} bytes"):
         publisher.publish_uncommitted_nowait(to(0), message)
     appends.locks[JOURNALS[0]].release()
     await publisher.drain()
@@ -314,7 +315,7 @@ async def test_what_is_queued_is_bounded():
     message = {"v": "x" * (5 << 20)}
     for _ in range(3):
         publisher.publish_uncommitted_nowait(to(0), message)
-    with pytest.raises(asyncio.QueueFull, match="await drain"):
+    with pytest.raises(QueueFullError, match="await drain"):
         publisher.publish_uncommitted_nowait(to(0), message)
     appends.locks["part/0"].release()
     await publisher.drain()
