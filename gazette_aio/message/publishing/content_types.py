@@ -9,7 +9,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.message.framing.registry import framing_by_content_type
 from gazette_aio.message.mapping import ListedTarget, content_type_of
 from gazette_aio.protocol.errors import GazetteError, MappingError, UnrecognizedContentTypeError
-from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.protocol.journal import encodable, strip_meta
 
 if TYPE_CHECKING:
     from gazette_aio.client import AsyncJournalClient
@@ -42,13 +42,14 @@ class ContentTypes:
 
         Raises:
             MappingError: It has.
+            ValidationError: The journal's name can't be encoded.
 
         Cancellation: safe.
         """
         if self.is_checked(target):
             return
         journal, content_type = target
-        name = pb.label_set("name", strip_meta(journal))
+        name = pb.label_set("name", encodable(strip_meta(journal)))
         try:
             async with asyncio.timeout(_LIST_SECONDS):
                 listing = await self._appends.list(pb.LabelSelector(include=name))

@@ -77,6 +77,9 @@ class HeldAppends:
         self.cleared: list[str] = []
         self.pending: set[Any] = set()
 
+    async def list(self, selector: Any = "") -> pb.ListResponse:
+        return pb.ListResponse()
+
     def try_append(self, journal: str, data: bytes) -> HeldAppend:
         self.messages.append(data)
         append = HeldAppend(journal, ())
