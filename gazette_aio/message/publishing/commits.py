@@ -235,9 +235,8 @@ class Commits:
             if held.has_turn and held.outcome is None:
                 self._uncommitted.abandon()
                 self._next()
-            held.forget()
-            held.fail(TransactionError("the transaction was abandoned"))
-            held.appends = {}  # They refer to it, and would be freed by the garbage collector only.
+            if held not in self._group:  # Or else it commits with others, though it's cancelled.
+                held.release()
 
     def _advance(self) -> None:
         group, is_turn = self._line.next()
@@ -257,11 +256,19 @@ class Commits:
         if group:
             self._group = group
             self._commit = start_task(self._run(group), "gazette commit")
+            # Race: it may be cancelled before it begins.
+            self._commit.add_done_callback(self._ended)
 
     async def _run(self, group: Sequence[Held]) -> None:
         try:
             await self._commit_all(list(group))
         finally:
+            self._ended(self._commit)
+
+    def _ended(self, commit: asyncio.Task[None] | None) -> None:
+        if commit is not None and commit is self._commit:
+            for held in self._group:
+                held.release()
             self._group, self._commit = (), None
             self._next()
 
@@ -281,6 +288,7 @@ class Commits:
             raise explained(error, "the log of intents isn't ready") from error
         except asyncio.CancelledError:
             if found.waiting == 1 and not attempt.done():
+                del self._preparations[id(log)]  # Others that begin meanwhile make their own.
                 attempt.cancel()
                 await finish(asyncio.wait((attempt,)))
             raise

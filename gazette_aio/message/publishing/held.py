@@ -122,6 +122,14 @@ class Held(Calls):
         self.fail(TransactionError("the messages were abandoned"))
         self.appends = {}
 
+    def release(self) -> None:
+        """Forget the messages and the log, as the transaction has ended. Idempotent."""
+        self.forget()
+        self.fail(TransactionError("the transaction was abandoned"))
+        self.appends = {}  # They refer to it, and would be freed by the garbage collector only.
+        # A log that only this transaction refers to is unlocked, for the next one of its path.
+        self.log = None
+
     def fail(self, error: BaseException) -> None:
         """Fail the appends of messages that aren't published."""
         for append in self.appends.values():

@@ -215,9 +215,6 @@ class Transaction(Scope):
             finally:
                 if self._span is not None:
                     self._span.end(error)
-                # A log that only this transaction refers to is unlocked, for the next one of its
-                # path.
-                held.log = None
                 held.leave()
 
     def __repr__(self) -> str:

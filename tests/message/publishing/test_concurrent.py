@@ -273,6 +273,101 @@ async def test_a_cancellation_as_the_commit_ends(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_cancellation_just_before_the_next_commit_begins(
+    site: Site, shared: bool, monkeypatch: pytest.MonkeyPatch
+):
+    mark_written, waiting = site.log.mark_written, asyncio.Event()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def cancels() -> None:
+        await waiting.wait()
+        await mark_written()
+        monkeypatch.undo()
+        tasks[1].cancel()
+
+    monkeypatch.setattr(site.log, "mark_written", cancels)
+    tasks += [asyncio.create_task(site.publish(number)) for number in range(3 if shared else 2)]
+    await turns(3)
+    waiting.set()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in ended if error is not None] == [asyncio.CancelledError]
+    assert set(await site.numbers()) >= ({0, 2} if shared else {0})
+    assert site.records == (2 if shared else 1)  # Each commit is stored.
+    await site.publish(3)
+    assert 3 in await site.numbers()
+
+
+async def test_one_of_a_shared_commit_is_cancelled_as_its_journal_fails(site: Site, threads: Any):
+    """The state is that of the transaction if and only if its messages commit."""
+    site.appends.failures["topic/broken"] = StoreError("journal is full")
+    broken = site.appends.locks.setdefault("topic/broken", asyncio.Lock())
+    publisher = site.publisher
+
+    async def publish(journal: str, number: int, state: Any = None) -> None:
+        async with publisher.transaction(intents=site.log) as transaction:
+            await publisher.publish_uncommitted(to(journal), {"v": number})
+            if state is not None:
+                transaction.state = state
+
+    async def shared(*calls: Any) -> list[asyncio.Task[None]]:
+        """Return transactions whose commit waits for the broken journal."""
+        async with site.log.turn:
+            first = asyncio.create_task(publish(ONE, 0))
+            await turns()
+            tasks = [asyncio.create_task(call) for call in calls]
+            await turns()
+            await broken.acquire()
+        await first
+        await turns()
+        return tasks
+
+    failing, other = await shared(publish("topic/broken", 1), publish(ONE, 2))
+    failing.cancel()
+    await turns()
+    broken.release()
+    await other
+    assert failing.cancelled()
+    assert await committed(site.client) == [(ONE, 0), (ONE, 2)]
+
+    calls = (publish(ONE, 3, {"v": 3}), publish("topic/broken", 4), publish(ONE, 5))
+    stateful, failing, other = await shared(*calls)
+    stateful.cancel()
+    await turns()
+    broken.release()
+    await other
+    with pytest.raises(StoreError):
+        await failing
+    found = [number for _, number in await committed(site.client)]
+    assert found in ([0, 0, 2, 3, 5], [0, 0, 2, 5])
+    assert site.log.state == ({"v": 3} if 3 in found else None)
+
+
+async def test_a_recovery_that_is_cancelled_cancels_no_other_transaction(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    prepare, ending = site.log.prepare, asyncio.Event()
+
+    async def slow(appends: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            monkeypatch.setattr(site.log, "prepare", prepare)
+            await ending.wait()
+
+    monkeypatch.setattr(site.log, "prepare", slow)
+    first = asyncio.create_task(site.publish(1))
+    await turns(3)
+    first.cancel()
+    await turns(3)
+    second = asyncio.create_task(site.publish(2))
+    await turns(3)
+    ending.set()
+    await second
+    assert first.cancelled()
+    assert await site.numbers() == [2]
+
+
 async def test_a_failing_journal_fails_only_transactions_with_messages_to_it(site: Site):
     site.appends.failures["topic/broken"] = StoreError("journal is full")
     publisher = site.publisher
