@@ -146,7 +146,7 @@ class Commits:
         """Wait for the turn of a transaction, and publish what it holds.
 
         Raises:
-            TransactionError: The transaction has ended.
+            TransactionError: The transaction was abandoned.
             Exception: Messages can't be published. The transaction fails.
 
         Cancellation: safe — it has its turn nevertheless.
@@ -159,7 +159,10 @@ class Commits:
             held.turn = start_task(self._take_turn(held, held.granted), "gazette transaction")
             self._line.wait(held, held.log, is_turn=True)
             self._advance()
-        await asyncio.shield(held.turn)
+        await asyncio.wait((held.turn,))
+        if held.turn.cancelled():
+            raise TransactionError("the transaction was abandoned")
+        held.turn.result()
 
     async def _take_turn(self, held: Held, granted: asyncio.Future[None]) -> None:
         try:
@@ -169,9 +172,12 @@ class Commits:
             raise
         if held.log is not None:
             await self._prepare(held.log)
+        items = held.items
         appends, failed = await self._write([held])
         for error in failed.values():
             raise error
+        if held.items is not items:  # Race: they were abandoned meanwhile.
+            self._uncommitted.abandon()
         held.published(appends)
         self._gate.owner = held
 

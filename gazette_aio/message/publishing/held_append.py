@@ -61,7 +61,8 @@ class HeldAppend(AsyncAppend):
 
     async def _published(self) -> None:
         try:
-            await self._publish()
+            if self._append is None and self._error is None:  # The block may have ended meanwhile.
+                await self._publish()
         except Exception as error:  # noqa: BLE001 - whoever observes it gets the error.
             self.fail(error)
 

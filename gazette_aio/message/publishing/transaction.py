@@ -102,6 +102,9 @@ class Transaction(Scope):
     * before the block, if it's `exclusive`, or if its log is, such as PostgresIntents;
     * once it would hold more than 64 KiB, or an append of it is awaited within the block.
 
+    Meanwhile other transactions wait at the ends of their blocks: a block that may have its turn
+    mustn't wait for a transaction of another task.
+
     If the block raises or is cancelled, the transaction leaves nothing, unless it has had its turn.
     Then its messages are abandoned: `Publisher.abandon()` makes sure that no acknowledgement
     commits them later.

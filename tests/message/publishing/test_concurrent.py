@@ -521,6 +521,71 @@ async def test_an_append_may_be_awaited_within_the_block(site: Site, how: str):
         await held
 
 
+async def test_an_append_that_is_observed_as_its_block_raises_takes_no_turn(site: Site):
+    observed: list[Any] = []
+
+    async def fails() -> None:
+        async with site.publisher.transaction(intents=site.log):
+            append = await site.publisher.publish_uncommitted(to(ONE), {"v": 1})
+            observed.append(append.operation)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fails()
+    await turns()
+    with pytest.raises(TransactionError, match="abandoned"):
+        await observed[0]
+    await site.publish(2)
+    assert await site.numbers() == [2]
+
+
+async def test_a_task_that_awaits_an_append_is_told_that_its_block_raised(site: Site):
+    publisher = site.publisher
+    children: list[asyncio.Task[None]] = []
+
+    async def fails() -> None:
+        async with publisher.transaction(intents=site.log):
+            append = await publisher.publish_uncommitted(to(ONE), {"v": 1})
+            children.append(asyncio.create_task(_awaited(append)))
+            await turns(3)
+            raise ZeroDivisionError
+
+    begun = asyncio.create_task(_after_turns(fails))
+    async with publisher.transaction(intents=site.log, exclusive=True):
+        with pytest.raises(ZeroDivisionError):
+            await begun
+    with pytest.raises(TransactionError, match="abandoned"):
+        await children[0]
+    await site.publish(2)
+    assert await site.numbers() == [2]
+
+
+async def _awaited(append: Any) -> None:
+    await append
+
+
+async def _after_turns(call: Any) -> None:
+    await turns(3)
+    await call()
+
+
+async def test_messages_that_are_abandoned_while_they_are_written_do_not_commit(site: Site):
+    lock = site.appends.locks.setdefault(TWO, asyncio.Lock())
+    publisher = site.publisher
+    async with publisher.transaction(intents=site.log):
+        for journal in JOURNALS:
+            await publisher.publish_uncommitted(to(journal), {"v": 1})
+        await lock.acquire()
+        flushed = asyncio.create_task(publisher.flush())
+        await turns()
+        publisher.abandon()
+        lock.release()
+        await flushed
+        for journal in JOURNALS:
+            await publisher.publish_uncommitted(to(journal), {"v": 2})
+    assert await site.numbers() == [2]
+
+
 @pytest.mark.parametrize("outcome", ["commits", "raises"])
 async def test_a_large_transaction_takes_its_turn(site: Site, outcome: str):
     publisher, size = site.publisher, 0
