@@ -143,6 +143,7 @@ async def test_a_full_disk_is_told_while_the_client_still_writes(
             with pytest.raises(pb.TransportError) as raised:
                 await client.append(JOURNAL, bytes(4 << 20))
             assert "the broker's disk is full" in str(raised.value)
+            await client.append(JOURNAL, b"")  # It writes nothing, and tells nothing of the disk.
         files.heal()
         await client.append(JOURNAL, b"more")
     assert [record.getMessage() for record in caplog.records] == [

@@ -303,7 +303,7 @@ class _Append:
             # Invariant: nothing is awaited from here to the commit.
             digest = replica.head.commit(self._updated_registers(replica))
             committed = True
-            if self._core.file_problem:
+            if self._core.file_problem and writer is not None:
                 self._core.file_problem = ""
                 _logger.warning("appends succeed again, as to journal %s", replica.name)
         finally:
