@@ -116,6 +116,11 @@ class JournalErrors:
             self._note_change(journal)
         return self._end(journal) or _error_of(passed)
 
+    def clear_except(self, journal: str) -> None:
+        """Forget the errors of all journals but one."""
+        for failed in self._failed.keys() - {journal}:
+            self.clear(failed)
+
     def against(self, request: pb.AppendRequest) -> Exception | None:
         """Return the error of an append that is about to be sent, or None."""
         error = self.of(request.journal)

@@ -504,6 +504,19 @@ class StrictAppendService(AppendService):
 
     heals = False
 
+    async def give_up(self, journal: str = "") -> None:
+        """Wait for all appends that are pending now, and clear the errors of all journals but one.
+
+        Args:
+            journal: Journal whose appends aren't given up, or empty.
+
+        Cancellation: safe — no error is cleared.
+        """
+        for operation in self.pending_except(journal):
+            if not operation.done():
+                await parked(operation)
+        self._errors.clear_except(journal)
+
 
 def _operations_of(
     dependencies: Iterable[asyncio.Future[Any]],

@@ -20,7 +20,7 @@ from gazette_aio.protocol.consumer import ConsumerSpec, GetHintsRequest
 from gazette_aio.serving.address import url_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from gazette_aio.consumer.application import Shard, Store
     from gazette_aio.consumer.application.hooks import Hooks
@@ -132,7 +132,7 @@ def _host_of(service: Service, session: MemberSession) -> ShardHost:
         *,
         progress: ProgressCell,
         recovery_log: str,
-        renew_publisher: Callable[[], object],
+        renew_publisher: Callable[[], Awaitable[object]],
     ) -> PrimaryLoop:
         return PrimaryLoop(
             shard,

@@ -60,7 +60,7 @@ class MakeLoop(Protocol):
         *,
         progress: ProgressCell,
         recovery_log: str,
-        renew_publisher: Callable[[], object],
+        renew_publisher: Callable[[], Awaitable[object]],
     ) -> TransactionLoop:
         """Return transactions that haven't begun."""
         ...

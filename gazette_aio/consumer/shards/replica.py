@@ -298,7 +298,7 @@ class Replica:
             store,
             progress=self.progress_cell,
             recovery_log=self._recovery.log,
-            renew_publisher=self._renew_publisher,
+            renew_publisher=self._give_up,
         )
         if self._recorder is None:
             await loop.run(checkpoint)
@@ -309,6 +309,13 @@ class Replica:
         finally:
             hints.cancel()
             await finish(asyncio.wait((hints,)))
+
+    async def _give_up(self) -> None:
+        """Leave nothing of a transaction that is repeated to its repetition."""
+        # Invariant: appends of the transaction before have succeeded, so that none of their errors
+        # is lost.
+        await self.appends.give_up(self._recovery.log)
+        self._renew_publisher()
 
     def _renew_publisher(self) -> None:
         self._publisher = Publisher(self.appends, self._adapter, clock=Clock())

@@ -18,7 +18,7 @@ from gazette_aio.consumer.transactions.run import Assignment, TransactionRun
 from gazette_aio.message.reading.formats import JournalFormats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
 
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
@@ -48,7 +48,7 @@ class PrimaryLoop:
         recovery_log: Journal of the shard's recovery log, or empty.
         clock_ns: Returns the time of published messages, in nanoseconds of Unix.
         renew_publisher: Gives the shard another publisher, whenever a transaction was given up to
-            be repeated.
+            be repeated, after the end of its appends.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PrimaryLoop:
         publish_clock_delta: Callable[[], timedelta] = timedelta,
         recovery_log: str = "",
         clock_ns: Callable[[], int] = time.time_ns,
-        renew_publisher: Callable[[], object] = lambda: None,
+        renew_publisher: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         observer = observer or Observers()
         self._renew_publisher = renew_publisher
@@ -107,14 +107,15 @@ class PrimaryLoop:
         assignment = self._assignment
         pauses = _pauses()
         while True:
-            pause = 0.0
+            pause: float | None = None
             try:
                 has_read = await self._run(checkpoint)
             except RepeatedError as repeated:
-                # Another publisher, so that what the failed hook has left behind can't publish.
-                self._renew_publisher()
                 has_read, pause = True, repeated.seconds
                 forget_frames(repeated)
+            if pause is not None and self._renew_publisher is not None:
+                # Another publisher, so that what the failed hook has left behind can't publish.
+                await self._renew_publisher()
             if has_read:
                 pauses = _pauses()
             elif seconds := next(pauses):
@@ -123,7 +124,7 @@ class PrimaryLoop:
                 await asyncio.sleep(seconds)
             with step("restore_checkpoint()"):
                 checkpoint = await assignment.store.restore_checkpoint(assignment.shard)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause or 0.0)
 
     async def _run(self, checkpoint: Checkpoint) -> bool:
         """Run transactions until reading has ended, and return whether it read any message."""

@@ -307,9 +307,13 @@ class Assignment:
 
         world.appends.start_append = start_append  # type: ignore[method-assign]
         world.appends.try_append = lambda *_: None  # type: ignore[method-assign, assignment, return-value]
-        self.renew()
+        self._renew()
 
-    def renew(self) -> None:
+    async def renew(self) -> None:
+        await asyncio.sleep(0)
+        self._renew()
+
+    def _renew(self) -> None:
         shard = self.world.shard
         shard.publisher = Publisher(shard.appends, json_adapter(), clock=Clock())
 
