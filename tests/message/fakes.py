@@ -85,8 +85,9 @@ class FakeAppends:
     def cleared_error(self, journal):
         return None
 
-    async def list(self, selector=""):
-        return pb.ListResponse()
+    async def list(self, selector):
+        specs = [pb.JournalSpec(name=label.value) for label in selector.include.labels]
+        return pb.ListResponse(journals=[pb.ListResponse.Journal(spec=spec) for spec in specs])
 
     def try_append(self, journal, data):
         lock = self.locks.setdefault(journal, asyncio.Lock())

@@ -19,7 +19,7 @@ _LIST_SECONDS: Final = 5.0
 
 
 class ContentTypes:
-    """Content types of journals, each of which is listed once, before the first message to it.
+    """Content types of journals, which are listed before the first message to each.
 
     Frames of another content type would make later messages of a journal unreadable.
 
@@ -38,7 +38,8 @@ class ContentTypes:
     async def check(self, target: Target) -> None:
         """Raise if a journal has a content type of another framing than its target.
 
-        Journals that can't be listed pass, such as with a token for appends only.
+        Journals that can't be listed pass: with a token for appends only, for good; in an outage,
+        and before they're created, until the next message.
 
         Raises:
             MappingError: It has.
@@ -53,8 +54,12 @@ class ContentTypes:
         try:
             async with asyncio.timeout(_LIST_SECONDS):
                 listing = await self._appends.list(pb.LabelSelector(include=name))
-        except (GazetteError, TimeoutError):
-            listing = pb.ListResponse()
+        except TimeoutError:
+            return
+        except GazetteError as error:
+            if not error.retryable:
+                self._checked.add(target)
+            return
         for item in listing.journals:
             actual = content_type_of(item.spec)
             if actual and not _are_framed_alike(actual, content_type):
@@ -62,7 +67,7 @@ class ContentTypes:
                     f"the mapping gives {journal} the content type {content_type!r}, and the "
                     f"journal has {actual!r}"
                 )
-        self._checked.add(target)
+            self._checked.add(target)
 
 
 def _are_framed_alike(content_type: str, other: str) -> bool:

@@ -89,6 +89,42 @@ async def test_another_content_type_is_refused(client: JournalClient, publish: A
     assert await ids(client) == [1, 3]
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [TimeoutError(), pb.TransportError("UNAVAILABLE", "broker is down", retryable=True)],
+)
+async def test_it_is_refused_after_an_outage(
+    client: JournalClient, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_args: Any) -> Any:
+        raise failure
+
+    publisher = Publisher(client.appends, json_adapter())
+    with monkeypatch.context() as patched:
+        patched.setattr(type(client.appends), "list", fail)
+        await publisher.publish_committed(mapped, {"id": 1})
+    await publisher.publish_committed(mapped, {"id": 2})
+    wrong = Publisher(client.appends, json_adapter())
+    with monkeypatch.context() as patched:
+        patched.setattr(type(client.appends), "list", fail)
+        with pytest.raises(pb.ValidationError):
+            await wrong.publish_committed(mapped, WRONG | {"id": object()})
+    with pytest.raises(pb.MappingError, match="has 'application/x-ndjson'"):
+        await wrong.publish_committed(mapped, WRONG)
+    assert await ids(client) == [1, 2]
+
+
+async def test_it_is_refused_once_the_journal_was_created(gazette_client: JournalClient) -> None:
+    publisher = Publisher(gazette_client.appends, json_adapter())
+    with pytest.raises(pb.JournalNotFoundError):
+        await publisher.publish_committed(mapped, WRONG)
+    labels = {"content-type": NDJSON}
+    await create_journals(gazette_client, journal_spec("shop/orders", labels=labels))
+    with pytest.raises(pb.MappingError, match="has 'application/x-ndjson'"):
+        await publisher.publish_committed(mapped, WRONG)
+    assert await ids(gazette_client) == []
+
+
 async def test_a_token_for_appends_only_publishes() -> None:
     keys = "c2VjcmV0LXNlY3JldA=="
     async with EmbeddedBroker(auth_keys=keys, fsync="off") as broker:
