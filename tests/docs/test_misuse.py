@@ -270,7 +270,8 @@ WITH_BROKER: list[tuple[str, Misuse, type[Exception], str]] = [
      "item.*object"),
     ("number that JSON lacks", lambda c: publish(c, {"item": {"price": float("inf")}}),
      pb.ValidationError, r"item\.price.*inf"),
-    ("message of another type", lambda c: publish(c, 5), Exception, "int"),
+    ("message of another type", lambda c: publish(c, 5), TypeError,
+     "message: expected dict, not int"),
     ("publish that isn't awaited", not_awaited, pb.NotAwaitedError,
      r"publish_uncommitted\(\); the transaction is abandoned"),
     ("transaction within another", nested, pb.TransactionError, "publish in that block"),
@@ -284,8 +285,8 @@ WITH_BROKER: list[tuple[str, Misuse, type[Exception], str]] = [
     ("transaction that began before", transaction_twice, pb.TransactionError, "call transaction"),
     ("too many transactions", too_many_transactions, pb.TooManyTransactionsError,
      "3 transactions of this Publisher are open.*raise max_waiting"),
-    ("client of another loop", other_loop, RuntimeError, "create a client in each event loop"),
-    ("closed client", closed, RuntimeError, "is closed"),
+    ("client of another loop", other_loop, pb.UsageError, "create a client in each event loop"),
+    ("closed client", closed, pb.UsageError, "is closed"),
 ]  # fmt: skip
 
 
