@@ -311,6 +311,12 @@ class Commits:
                 await self._prepare(log)  # A commit may have failed since they began.
             await self._gate.close()
             async with contextlib.nullcontext() if log is None else log.turn:
+                if log is not None and log.in_doubt:
+                    # Race: another Publisher uses the log. Its record must not be replaced.
+                    text = (
+                        "an earlier transaction of the log is in doubt: begin again, to recover it"
+                    )
+                    raise TransactionError(text)
                 left = await self._write_all(_of_present_state(group))
                 intents = uncommitted.acknowledge()
                 before = state = None if log is None else log.state

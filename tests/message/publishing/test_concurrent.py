@@ -657,6 +657,33 @@ async def test_publishers_of_one_log_take_turns(site: Site):
     assert await site.numbers() == list(range(30))
 
 
+async def test_a_publisher_that_waits_for_a_log_is_not_in_doubt_as_another_one_is(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    other = Publisher(site.appends, json_adapter())
+    waiting: list[asyncio.Task[None]] = []
+
+    async def publish_as_other() -> None:
+        async with other.transaction(intents=site.log):
+            await other.publish_uncommitted(to(ONE), {"v": 2})
+
+    async def fail(*_args: Any) -> None:
+        waiting.append(asyncio.create_task(publish_as_other()))
+        await turns(3)
+        monkeypatch.undo()
+        raise StoreError("broker is gone")
+
+    monkeypatch.setattr(commits, "append_intents", fail)
+    with pytest.raises(StoreError, match="the transaction may commit") as raised:
+        await site.publish(1)
+    assert raised.value.outcome_unknown
+    with pytest.raises(TransactionError, match=r"did not commit.* is in doubt") as refused:
+        await waiting[0]
+    assert not refused.value.outcome_unknown
+    await publish_as_other()
+    assert await committed(site.client) == [(ONE, 1), (ONE, 2), (TWO, 1)]
+
+
 async def test_recovering_by_hand_does_not_interfere_with_commits(site: Site):
     async def recover() -> None:
         for _ in range(20):
