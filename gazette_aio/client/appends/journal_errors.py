@@ -117,9 +117,11 @@ class JournalErrors:
         return self._end(journal) or _error_of(passed)
 
     def clear_except(self, journal: str) -> None:
-        """Forget the errors of all journals but one."""
+        """Forget the errors of all journals but one, and but refusals by registers."""
         for failed in self._failed.keys() - {journal}:
-            self.clear(failed)
+            error = self.of(failed)
+            if error is not None and passes(error, failed):
+                self.clear(failed)
 
     def against(self, request: pb.AppendRequest) -> Exception | None:
         """Return the error of an append that is about to be sent, or None."""

@@ -507,6 +507,8 @@ class StrictAppendService(AppendService):
     async def give_up(self, journal: str = "") -> None:
         """Wait for all appends that are pending now, and clear the errors of all journals but one.
 
+        Refusals by registers stay: another process owns their journals.
+
         Args:
             journal: Journal whose appends aren't given up, or empty.
 

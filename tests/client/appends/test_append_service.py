@@ -314,6 +314,29 @@ async def test_final_statuses(
     assert journals.contents[JOURNAL] == b"again"
 
 
+async def test_appends_are_given_up(
+    journals: MemoryJournals, strict_service: StrictAppendService
+) -> None:
+    service, log, owned = strict_service, "the/log", "owned/journal"
+    for journal, status in (
+        (JOURNAL, pb.Status.JOURNAL_NOT_FOUND),
+        (log, pb.Status.JOURNAL_NOT_FOUND),
+        (owned, pb.Status.REGISTER_MISMATCH),
+    ):
+        journals.failures = [refused(status)]
+        with pytest.raises(pb.BrokerStatusError):
+            await (await write(service, journal, b"content"))
+    journals.failures = [refused(pb.Status.NOT_ALLOWED)]
+    pending = await write(service, OTHER, b"content")
+    await service.give_up(log)
+    assert isinstance(pending.exception(), pb.NotAllowedError)
+    for journal in (JOURNAL, OTHER):
+        await (await write(service, journal, b"again"))
+    for journal, error in (log, pb.JournalNotFoundError), (owned, pb.RegisterMismatchError):
+        with pytest.raises(error):
+            await (await write(service, journal, b"again"))
+
+
 async def test_waiting_to_be_fenced_off(journals: MemoryJournals, client: JournalClient) -> None:
     """A policy may retry what would be final, if the request checks registers."""
     policy = RetryPolicy(backoff=lambda attempt: 0.0, retry_check_registers=True)
