@@ -78,8 +78,8 @@ class Commits:
         self._commit: asyncio.Task[None] | None = None
         self._preparations: dict[int, _Preparation] = {}
         """By identity of the log: preparations under way."""
-        self._stateful: Held | None = None
-        """Open transaction with a state."""
+        self._stateful: set[Held] = set()
+        """Open transactions with a state, one of each log."""
 
     @property
     def has_open(self) -> bool:
@@ -135,12 +135,12 @@ class Commits:
         Raises:
             TransactionError: Another open transaction does.
         """
-        if self._stateful is not None:
+        if any(other.log is held.log for other in self._stateful):
             raise TransactionError(
                 "another open transaction uses the state: begin with "
                 "transaction(intents=…, exclusive=True), which waits for its turn"
             )
-        self._stateful = held
+        self._stateful.add(held)
 
     async def publish(self, held: Held) -> None:
         """Wait for the turn of a transaction, and publish what it holds.
@@ -227,8 +227,7 @@ class Commits:
         Cancellation: safe — it has ended nevertheless.
         """
         held.is_open = False
-        if self._stateful is held:
-            self._stateful = None
+        self._stateful.discard(held)
         self._line.leave()
         try:
             if held.turn is not None and not held.turn.done():

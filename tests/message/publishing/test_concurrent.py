@@ -732,6 +732,18 @@ async def test_logs_of_one_publisher_are_prepared_each(site: Site, tmp_path: Pat
         await log.aclose()
 
 
+async def test_each_log_of_one_publisher_has_a_state(site: Site, tmp_path: Path):
+    async with IntentLog(tmp_path / "other") as other:
+
+        async def publish(log: IntentLog, number: int) -> None:
+            async with site.publisher.transaction(intents=log) as transaction:
+                transaction.state = {"number": number}
+                await asyncio.sleep(0)
+
+        await asyncio.gather(publish(site.log, 1), publish(other, 2))
+        assert (site.log.state, other.state) == ({"number": 1}, {"number": 2})
+
+
 async def test_transactions_are_freed_without_a_collection_of_garbage(site: Site):
     await site.publish(1)
     gc.collect()
