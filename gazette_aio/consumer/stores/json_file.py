@@ -59,7 +59,8 @@ class JSONFileStore(Generic[S]):
     Args:
         recorder: Recorder that `Application.new_store()` was given, or None.
         state: State of a shard that has none so far: a dict or list of what JSON can hold, a
-            dataclass, or a msgspec Struct. A restored state is of its type. A commit fails if the
+            dataclass, or a msgspec Struct. It has to support `copy.deepcopy()`, since a repeated
+            transaction begins with it anew. A restored state is of its type. A commit fails if the
             state wouldn't be restored as it is: by default, if a dict holds a tuple, bytes, keys
             that aren't texts, or infinity, or a member of a dataclass isn't of its type.
         dumps: Encodes the state as JSON; by default, msgspec does. What your function returns has
