@@ -89,7 +89,8 @@ class Publisher(Generic[T]):
         allow_mixed: Permit `publish_committed()` to journals with uncommitted messages, which makes
             readers drop the uncommitted ones.
         max_waiting: Transactions of concurrent tasks that may wait for others to commit; 1,000 by
-            default. Each holds up to 64 KiB of messages in memory.
+            default. Each holds up to 64 KiB of messages in memory, or 16 MiB of those of
+            `publish_uncommitted_nowait()`.
 
     Raises:
         ValidationError: The producer ID isn't of six bytes.
