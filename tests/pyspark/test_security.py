@@ -19,7 +19,7 @@ from tests.pyspark.versions import STREAMS
 pytestmark = STREAMS
 
 PROVIDER = {"tokenProvider": "tests.pyspark.tokens:token"}
-REFUSED = "UNAUTHENTICATED: verifying Authorization"
+REFUSED = r"UNAUTHENTICATED: broker \S+: verifying Authorization"
 TOKENS_BEGIN = "eyJ"  # That of all objects of JSON in base64.
 _NUMBERS = itertools.count()
 

@@ -589,13 +589,13 @@ async def test_forks(stub: StubBroker) -> None:
     lines = await script(stub, _FORKS)
     assert lines[:5] == [
         "child works",
-        "child RuntimeError this process was forked since the iteration began",
+        "child UsageError this process was forked since the iteration began",
         "parent 3 True",
         "parent 2",
         "child works",
     ]
     # gRPC doesn't survive it; but nobody waits for ever.
-    assert lines[5].startswith("child RuntimeError this process was forked while a client was")
+    assert lines[5].startswith("child UsageError this process was forked while a client was")
     assert lines[6:] == ["parent 2", "child 2", "parent 2"]
 
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 CHECKERS = {
     "mypy": ["--check-untyped-defs", "--no-error-summary"],
     # Pyright's own default, which editors use.
-    "basedpyright": ["--level", "error"],
+    "basedpyright": ["--level", "error", "--pythonpath", sys.executable],
 }
 
 
@@ -34,7 +34,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             text = "\n" * (block.line - 1) + block.text
             (directory / f"{name}_{block.line}.py").write_text(text)
     (directory / "mypy.ini").write_text("[mypy]\n")
-    (directory / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "standard"}))
+    config = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)]}
+    (directory / "pyrightconfig.json").write_text(json.dumps(config))
     return directory
 
 
