@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
-import gazette_aio.protocol as pb
-from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.connections import Connections
 from gazette_aio.serving.listener import Listener
-from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
     import ssl
@@ -153,14 +150,7 @@ async def listen(
     Cancellation: safe — the caller cleans up.
     """
     assert runner.server is not None, "not set up"
-    try:
-        bound = await bound_listener(asyncio.Protocol, host, port)
-    except OSError as error:
-        raise pb.ListenError(
-            f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
-        ) from error
-    listener = Listener([each.dup() for each in bound.sockets], runner.server, tls)
-    bound.close()
+    listener = await Listener.bound(runner.server, host, port, tls)
     await _Site(runner, listener).start()
     found: int = listener.sockets[0].getsockname()[1]
     Connections(host, found).leave_children(runner.server)

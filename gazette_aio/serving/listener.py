@@ -6,7 +6,11 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+from gazette_aio.protocol.errors import ListenError
+from gazette_aio.serving.address import listen_address
+from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
     import ssl
@@ -50,6 +54,37 @@ class Listener:
         self._accepted: set[socket.socket] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+
+    @classmethod
+    async def bound(
+        cls,
+        factory: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None,
+    ) -> Self:
+        """Return a listener that is bound to an address, and doesn't accept connections yet.
+
+        Args:
+            factory: As of the class.
+            host: Address to listen on; empty is all of them.
+            port: Port; zero takes any that is free on all of the host's addresses.
+            context: As of the class.
+
+        Raises:
+            ListenError: The address can't be listened on.
+
+        Cancellation: safe.
+        """
+        try:
+            server = await bound_listener(factory, host, port)
+        except OSError as error:
+            raise ListenError(
+                f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
+            ) from error
+        listener = cls([each.dup() for each in server.sockets], factory, context)
+        server.close()
+        return listener
 
     def __repr__(self) -> str:
         return f"<Listener sockets={len(self.sockets)} tasks={len(self._tasks)}>"

@@ -7,11 +7,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-import gazette_aio.protocol as pb
-from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.connections import Connections
 from gazette_aio.serving.listener import Listener
-from gazette_aio.serving.listening import bound_listener, listen_failure
 
 if TYPE_CHECKING:
     import ssl
@@ -79,14 +76,7 @@ class HttpGateway:
             allow_unauthenticated=self._allow_unauthenticated,
         )
         server = self._server = importlib.import_module(_CONNECTION).GatewayServer(routes.answer)
-        try:
-            listener = await bound_listener(server, host, port)
-        except OSError as error:
-            raise pb.ListenError(
-                f"unable to listen on {listen_address(host, port)}: {listen_failure(error)}"
-            ) from error
-        self._listener = Listener([each.dup() for each in listener.sockets], server, tls)
-        listener.close()
+        self._listener = await Listener.bound(server, host, port, tls)
         bound: int = self._listener.sockets[0].getsockname()[1]
         Connections(host, bound).leave_children(self._listener)
         return bound
