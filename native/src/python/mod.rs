@@ -1,0 +1,46 @@
+//! All that knows of Python.
+
+mod columns;
+mod journal;
+mod rows;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Iterates over one item, and then over others.
+pub struct Leading<T, I>(pub Option<T>, pub I);
+
+impl<T, I: Iterator<Item = T> + ExactSizeIterator> Iterator for Leading<T, I> {
+    type Item = T;
+    fn next(&mut self) -> Option<T> {
+        self.0.take().or_else(|| self.1.next())
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let size = self.1.len() + usize::from(self.0.is_some());
+        (size, Some(size))
+    }
+}
+
+impl<T, I: Iterator<Item = T> + ExactSizeIterator> ExactSizeIterator for Leading<T, I> {}
+
+pub fn words<const N: usize>(
+    py: Python<'_>,
+    items: impl ExactSizeIterator<Item = [u8; N]>,
+) -> PyResult<Bound<'_, PyBytes>> {
+    PyBytes::new_with(py, items.len() * N, |place| {
+        for (place, item) in place.chunks_exact_mut(N).zip(items) {
+            place.copy_from_slice(&item);
+        }
+        Ok(())
+    })
+}
+
+#[pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use super::columns::Schema;
+    #[pymodule_export]
+    use super::journal::{Batch, Journal};
+    #[pymodule_export]
+    use super::rows::{count, Stamper, Table};
+}
