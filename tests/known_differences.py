@@ -106,6 +106,12 @@ BROKER_TEXTS: dict[str, tuple[str, str]] = {
     "${file_root}/": ("", "paths in errors are relative to the file root, which clients don't see")
 }
 
+# How texts of refusals begin in broker_scenarios.json whose rest is our own.
+BROKER_REFUSALS: tuple[str, ...] = (
+    "verifying Authorization: token is malformed: ",
+    "verifying Authorization: token signature is invalid: signing method ",
+)
+
 # Groups of shard_scenarios.json which aren't replayed.
 SHARD_SCENARIO_GROUPS: dict[str, str] = {
     "gateway": "members serve no JSON gateway, which is optional: their port speaks gRPC "

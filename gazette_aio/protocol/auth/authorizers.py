@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+import base64
 import time
 from collections import OrderedDict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol.auth.claims import Capability, Claims, check_capability
-from gazette_aio.protocol.auth.jwt import Base64Error, decode_standard, decode_token, encode_token
-from gazette_aio.protocol.auth.payload import malformed
-from gazette_aio.protocol.errors import AuthorizationError, ConfigurationError, ValidationError
-from gazette_aio.protocol.labels import validate_label
+from gazette_aio.protocol.auth.jwt import decode_token, encode_token
+from gazette_aio.protocol.errors import AuthorizationError, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from gazette_aio.protocol.auth.payload import Payload
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values of the metadata of an RPC."""
@@ -34,10 +29,6 @@ CACHED_TOKENS: Final = 1024
 
 _BEARER: Final = "Bearer "
 _ALLOWS_MISSING: Final = "AA=="
-
-_SELECTOR: Final = frozenset({"include", "exclude"})
-_LABEL_SET: Final = frozenset({"labels"})
-_LABEL: Final = frozenset({"name", "value", "prefix"})
 
 
 class Authorizer(Protocol):
@@ -91,8 +82,8 @@ class KeyedAuth:
                 self._allows_missing = True
                 continue
             try:
-                decoded.append(decode_standard(key))
-            except Base64Error as error:
+                decoded.append(base64.b64decode(key, validate=True))
+            except ValueError as error:
                 raise ConfigurationError(
                     f"failed to decode key at index {index}: {error}"
                 ) from None
@@ -130,8 +121,7 @@ class KeyedAuth:
         # Race: threads may share this object; none relies on an entry to stay.
         cached = self._tokens.pop(key, None)
         if cached is None or not 0 <= now - cached[1] < seconds / 2:
-            payload = _payload(claims, int(now), int(now + seconds))
-            cached = encode_token(payload, self._keys[0]), now
+            cached = encode_token(claims, int(now), int(now + seconds), self._keys[0]), now
         self._tokens[key] = cached
         if len(self._tokens) > CACHED_TOKENS:
             self._tokens.popitem(last=False)
@@ -159,10 +149,7 @@ class KeyedAuth:
                 "invalid or unsupported Authorization header (expected 'Bearer')"
             )
         try:
-            payload = decode_token(header.removeprefix(_BEARER), self._keys)
-            # Wire: a malformed payload is reported before an invalid time.
-            claims = _claims(payload)
-            claims = dataclasses.replace(claims, expires_at=payload.check_times(now))
+            claims = decode_token(header.removeprefix(_BEARER), self._keys, now)
         except AuthorizationError as error:
             raise AuthorizationError(f"verifying Authorization: {error}") from None
         check_capability(claims.capability, require)
@@ -211,64 +198,3 @@ class NoopAuth:
     def verify(self, header: str | None, require: Capability, now: float) -> Claims:  # noqa: ARG002
         """Return the required capabilities, for all journals."""
         return Claims(require)
-
-
-def _payload(claims: Claims, issued_at: int, expires_at: int) -> dict[str, Any]:
-    payload: dict[str, Any] = {
-        "cap": int(claims.capability),
-        "sel": {
-            "include": {"labels": _labels_payload(claims.selector.include)},
-            "exclude": {"labels": _labels_payload(claims.selector.exclude)},
-        },
-    }
-    optional = {
-        "iss": claims.issuer,
-        "sub": claims.subject,
-        "aud": list(claims.audience),
-        "exp": expires_at,
-        "nbf": claims.not_before,
-        "iat": issued_at,
-        "jti": claims.token_id,
-    }
-    return payload | {name: value for name, value in optional.items() if value}
-
-
-def _labels_payload(labels: pb.LabelSet) -> list[dict[str, Any]] | None:
-    listed: list[dict[str, Any]] = []
-    for label in labels.labels:
-        fields = {"name": label.name, "value": label.value, "prefix": label.prefix}
-        listed.append({name: value for name, value in fields.items() if value})
-    return listed or None
-
-
-def _claims(payload: Payload) -> Claims:
-    # A misspelled or meaningless part of a selector must not widen the selection.
-    selector = payload.nested("sel", _SELECTOR)
-    return Claims(
-        capability=Capability(payload.unsigned32("cap")),
-        selector=pb.LabelSelector(
-            include=_labels(selector.nested("include", _LABEL_SET)),
-            exclude=_labels(selector.nested("exclude", _LABEL_SET)),
-        ),
-        expires_at=payload.seconds("exp"),
-        issued_at=payload.seconds("iat"),
-        not_before=payload.seconds("nbf"),
-        issuer=payload.text("iss"),
-        subject=payload.text("sub"),
-        audience=payload.texts("aud"),
-        token_id=payload.text("jti"),
-    )
-
-
-def _labels(payload: Payload) -> pb.LabelSet | None:
-    labels: list[pb.Label] = []
-    for each in payload.objects("labels", _LABEL):
-        label = pb.Label(
-            name=each.text("name"), value=each.text("value"), prefix=each.flag("prefix")
-        )
-        try:
-            validate_label(label, allow_prefix=True)
-        except ValidationError:
-            raise malformed("could not JSON decode claim: invalid label in selector") from None
-        labels.append(label)
-    return pb.LabelSet(labels=labels) if labels else None

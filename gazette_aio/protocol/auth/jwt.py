@@ -1,6 +1,6 @@
-"""JSON Web Tokens signed by HMAC.
+"""JSON Web Tokens of claims, signed by HMAC.
 
-No library is used: peers see the texts of errors, and libraries have other texts.
+No library of tokens is used: two hashes are needed, and each token must have one text and meaning.
 """
 
 from __future__ import annotations
@@ -9,140 +9,213 @@ import base64
 import hashlib
 import hmac
 import json
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from gazette_aio.protocol.auth.payload import (
-    Payload,
-    is_object,
-    malformed,
-    members_of,
-    without_surrogates,
-)
-from gazette_aio.protocol.errors import AuthorizationError
+import msgspec
+
+from gazette_aio.protocol._generated import broker_pb2 as pb
+from gazette_aio.protocol.auth.claims import Capability, Claims
+from gazette_aio.protocol.errors import AuthorizationError, ValidationError
+from gazette_aio.protocol.labels import validate_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+T = TypeVar("T")
+
+LEEWAY_SECONDS: Final = 5
+"""Greatest difference between the clocks of signer and verifier."""
+
 _HEADER: Final = b'{"alg":"HS256","typ":"JWT"}'
 _HASHES: Final = {"HS256": hashlib.sha256, "HS384": hashlib.sha384}
 _MAX_TOKEN_LENGTH: Final = 64 << 10
-_MAX_ALGORITHM_LENGTH: Final = 64
-_UNSUPPORTED: Final = ("crit", "b64", "zip")
+_UNSUPPORTED: Final = frozenset({"crit", "b64", "zip"})
 """Header parameters that change what a token means, so that ignoring them isn't safe."""
-_OUTSIDE_STANDARD: Final = re.compile(r"[^A-Za-z0-9+/=]")
-_OUTSIDE_URL: Final = re.compile(r"[^A-Za-z0-9_\-]")
+
+_Time = Annotated[float, msgspec.Meta(gt=-(2**62), lt=2**62)]
 
 
-class Base64Error(ValueError):
-    """Text isn't base64; `at` is the offset of the first invalid character."""
+# A misspelled or meaningless part of a selector must not widen the selection.
+class _Label(msgspec.Struct, forbid_unknown_fields=True):
+    name: str = ""
+    value: str = ""
+    prefix: bool = False
 
-    def __init__(self, at: int) -> None:
-        self.at = at
-        super().__init__(f"illegal base64 data at input byte {at}")
+
+class _LabelSet(msgspec.Struct, forbid_unknown_fields=True):
+    labels: list[_Label] | None = None
 
 
-def decode_standard(text: str) -> bytes:
-    """Decode padded base64.
+class _Selector(msgspec.Struct, forbid_unknown_fields=True):
+    include: _LabelSet | None = None
+    exclude: _LabelSet | None = None
+
+
+class _Payload(msgspec.Struct):
+    """Payload of a token. Times may be absent, but not null."""
+
+    cap: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] | None = None
+    sel: _Selector | None = None
+    exp: _Time | msgspec.UnsetType = msgspec.UNSET
+    nbf: _Time | msgspec.UnsetType = msgspec.UNSET
+    iat: _Time | msgspec.UnsetType = msgspec.UNSET
+    iss: str | None = None
+    sub: str | None = None
+    aud: str | list[str] | None = None
+    jti: str | None = None
+
+
+def encode_token(claims: Claims, issued_at: int, expires_at: int, key: bytes) -> str:
+    """Return the token of claims, signed with HS256. Times are in Unix seconds."""
+    optional = {
+        "iss": claims.issuer,
+        "sub": claims.subject,
+        "aud": claims.audience,
+        "exp": expires_at,
+        "nbf": claims.not_before,
+        "iat": issued_at,
+        "jti": claims.token_id,
+    }
+    payload = {
+        "cap": int(claims.capability),
+        "sel": {
+            "include": {"labels": _label_members(claims.selector.include)},
+            "exclude": {"labels": _label_members(claims.selector.exclude)},
+        },
+        **{name: value for name, value in optional.items() if value},
+    }
+    text = json.dumps(payload, separators=(",", ":")).encode("ascii")
+    signed = f"{_encode_url(_HEADER)}.{_encode_url(text)}"
+    return f"{signed}.{_signature(key, signed, 'HS256')}"
+
+
+def decode_token(token: str, keys: Iterable[bytes], now: float) -> Claims:
+    """Return the claims of a token which is signed by one of the keys, and valid at `now`.
+
+    Args:
+        token: The token.
+        keys: All keys are tried.
+        now: Unix seconds.
 
     Raises:
-        Base64Error: The text has invalid characters or padding.
+        AuthorizationError: The token is malformed, isn't signed by any of the keys, or isn't valid.
     """
-    body = text.rstrip("=")
-    if match := _OUTSIDE_STANDARD.search(text):
-        raise Base64Error(match.start())
-    if (at := body.find("=")) >= 0:
-        raise Base64Error(at)
-    padding, needed = len(text) - len(body), -len(body) % 4
-    if padding > needed or needed == 3:
-        raise Base64Error(len(body) + (needed if needed != 3 else 0))
-    if padding < needed:
-        raise Base64Error(len(text) if padding else len(text) - len(text) % 4)
-    return base64.b64decode(text)
+    if len(token) > _MAX_TOKEN_LENGTH or token.count(".") != 2:
+        raise _malformed("a token has three parts, and at most 64 KiB")
+    head, body, signature = token.split(".")
+    header = _decode_json(head, "header", dict[str, Any])
+    if _UNSUPPORTED & header.keys():
+        raise _malformed(f"its header has one of {', '.join(sorted(_UNSUPPORTED))}")
+    algorithm = str(header.get("alg"))
+    if algorithm not in _HASHES:
+        raise AuthorizationError(
+            f"token signature is invalid: signing method is none of {', '.join(_HASHES)}"
+        )
+    # Every key is tried, so that the time doesn't reveal which key matched. Texts are compared:
+    # bits of the last character which no byte holds would be free otherwise.
+    matches = [
+        hmac.compare_digest(_signature(key, f"{head}.{body}", algorithm), signature) for key in keys
+    ]
+    if not any(matches):
+        raise AuthorizationError("token signature is invalid: signature is invalid")
+    claims = _claims(_decode_json(body, "payload", _Payload, folds_names=True))
+    _check_times(claims, now)
+    return claims
 
 
-def decode_url(text: str) -> bytes:
-    """Decode base64 of the URL alphabet, without padding.
-
-    Raises:
-        Base64Error: The text has invalid characters, or is cut short.
-    """
-    if match := _OUTSIDE_URL.search(text):
-        raise Base64Error(match.start())
-    if len(text) % 4 == 1:
-        raise Base64Error(len(text) - 1)
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+def _malformed(reason: str) -> AuthorizationError:
+    return AuthorizationError(f"token is malformed: {reason}")
 
 
 def _encode_url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
-def encode_token(payload: dict[str, Any], key: bytes) -> str:
-    """Return the token of a payload, signed with HS256."""
-    text = json.dumps(payload, separators=(",", ":"), ensure_ascii=False)
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    signed = f"{_encode_url(_HEADER)}.{_encode_url(text.encode('utf-8', 'replace'))}"
-    signature = hmac.digest(key, signed.encode("ascii"), hashlib.sha256)
-    return f"{signed}.{_encode_url(signature)}"
+def _signature(key: bytes, signed: str, algorithm: str) -> str:
+    return _encode_url(hmac.digest(key, signed.encode("ascii"), _HASHES[algorithm]))
 
 
-def decode_token(token: str, keys: Iterable[bytes]) -> Payload:
-    """Return the payload of a token which is signed by one of the keys.
+def _decode_json(part: str, what: str, as_type: type[T], *, folds_names: bool = False) -> T:
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        folded = {name.casefold(): value for name, value in pairs}
+        # Parsers disagree about which of two members counts, and whether case does.
+        if len(folded) != len(pairs):
+            raise ValueError("an object has two members of one name")
+        return folded if folds_names else dict(pairs)
 
-    Times aren't checked; see `Payload.check_times()`.
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} isn't JSON")
 
-    Raises:
-        AuthorizationError: The token is malformed, or isn't signed by any of the keys.
-    """
-    if len(token) > _MAX_TOKEN_LENGTH or token.count(".") != 2:
-        raise malformed("token contains an invalid number of segments")
-    parts = token.split(".")
-    header = _decode_json(parts[0], "header")
-    if not is_object(header):
-        raise malformed("could not JSON decode header")
-    for name in _UNSUPPORTED:
-        if name in header:
-            raise malformed(f"header parameter {name} is not supported")
-    payload = Payload(_decode_json(parts[1], "claim"))
-    algorithm = header.get("alg")
-    if not isinstance(algorithm, str):
-        raise AuthorizationError("token is unverifiable: signing method (alg) is unspecified")
-    if (algorithm_hash := _HASHES.get(algorithm)) is None:
-        # The peer chooses the name, and the text must fit into a response.
-        name = without_surrogates(algorithm[:_MAX_ALGORITHM_LENGTH])
-        raise AuthorizationError(f"token signature is invalid: signing method {name} is invalid")
     try:
-        decode_url(parts[2])
-    except Base64Error as error:
-        raise malformed(f"could not base64 decode signature: {error}") from None
-    signed = f"{parts[0]}.{parts[1]}".encode("ascii")
-    # Every key is tried, so that the time doesn't reveal which key matched. Texts are compared:
-    # bits of the last character which no byte holds would be free otherwise.
-    matches = [
-        hmac.compare_digest(_encode_url(hmac.digest(key, signed, algorithm_hash)), parts[2])
-        for key in keys
-    ]
-    if not any(matches):
-        raise AuthorizationError("token signature is invalid: signature is invalid")
-    return payload
+        data = base64.urlsafe_b64decode(f"{part}==")
+        if _encode_url(data) != part:
+            raise _malformed(f"its {what} isn't canonical base64")
+        value = json.loads(data.decode("utf-8"), parse_constant=refuse, object_pairs_hook=members)
+        return msgspec.convert({} if value is None else value, as_type)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        # The text may name a member, and must fit into a response.
+        raise _malformed(f"its {what}: {str(error)[:200]}") from None
 
 
-def _not_a_constant(name: str) -> None:
-    raise ValueError(f"invalid character {name[:1]!r} looking for beginning of value")
+def _claims(payload: _Payload) -> Claims:
+    selector = payload.sel or _Selector()
+    audience = payload.aud or ()
+    return Claims(
+        capability=Capability(payload.cap or 0),
+        selector=pb.LabelSelector(
+            include=_labels(selector.include), exclude=_labels(selector.exclude)
+        ),
+        expires_at=_seconds(payload.exp),
+        issued_at=_seconds(payload.iat),
+        not_before=_seconds(payload.nbf),
+        issuer=_text(payload.iss),
+        subject=_text(payload.sub),
+        audience=tuple(map(_text, (audience,) if isinstance(audience, str) else audience)),
+        token_id=_text(payload.jti),
+    )
 
 
-def _decode_json(part: str, what: str) -> Any:
-    try:
-        data = decode_url(part)
-    except Base64Error as error:
-        raise malformed(f"could not base64 decode {what}: {error}") from None
-    if _encode_url(data) != part:
-        raise malformed(f"could not base64 decode {what}: not the canonical text")
-    try:
-        return json.loads(
-            data.decode("utf-8"), parse_constant=_not_a_constant, object_pairs_hook=members_of
-        )
-    except (ValueError, RecursionError) as error:
-        raise malformed(f"could not JSON decode {what}: {error}") from None
+def _seconds(time: float | msgspec.UnsetType) -> int | None:
+    return None if isinstance(time, msgspec.UnsetType) else int(time)
+
+
+def _text(text: str | None) -> str:
+    # JSON can spell lone surrogates, which can't be sent or printed.
+    return (text or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _label_members(labels: pb.LabelSet) -> list[dict[str, Any]] | None:
+    listed: list[dict[str, Any]] = []
+    for label in labels.labels:
+        fields = {"name": label.name, "value": label.value, "prefix": label.prefix}
+        listed.append({name: value for name, value in fields.items() if value})
+    return listed or None
+
+
+def _labels(members: _LabelSet | None) -> pb.LabelSet | None:
+    if members is None or not members.labels:
+        return None
+    labels: list[pb.Label] = []
+    for each in members.labels:
+        label = pb.Label(name=_text(each.name), value=_text(each.value), prefix=each.prefix)
+        try:
+            validate_label(label, allow_prefix=True)
+        except ValidationError:
+            raise _malformed("its selector has an invalid label") from None
+        labels.append(label)
+    return pb.LabelSet(labels=labels)
+
+
+def _check_times(claims: Claims, now: float) -> None:
+    expires, begins, issued = claims.expires_at, claims.not_before, claims.issued_at
+    errors: list[str] = []
+    if expires is None:
+        errors.append("token is missing required claim: exp claim is required")
+    elif now >= expires + LEEWAY_SECONDS:
+        errors.append("token is expired")
+    if begins is not None and now < begins - LEEWAY_SECONDS:
+        errors.append("token is not valid yet")
+    if issued is not None and now < issued - LEEWAY_SECONDS:
+        errors.append("token used before issued")
+    if errors:
+        raise AuthorizationError(f"token has invalid claims: {', '.join(errors)}")
