@@ -19,11 +19,10 @@ from gazette_aio.message.ranges.committed import (
 )
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning.tasks import All, CommittedFrom, CommittedSplitOf, Task
-from gazette_aio.spark.reading.engines import rows_of
-from gazette_aio.spark.rows.records import RowLayout
 from gazette_aio.spark.types import RESERVED
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL, envelope
+from tests.spark.memory import Memory
 
 ACK = 2
 TYPES = {
@@ -158,17 +157,18 @@ class Run:
         task: What to read.
         given: Options of the source.
         lost: Ranges of the content which aren't there.
-        limits: Limits of `rows_of()`.
+        limits: Sizes of steps and of pending messages.
     """
 
     def __init__(self, rng, content, task, given, *, lost=(), schema=SCHEMA, **limits):
-        self.rng = rng
-        self.content = content
-        self.lost = lost
-        self.again = []
-        rows = rows_of(task, RowLayout(given, schema), **limits)
-        self.decoder, self.engine, self.bounds, _ = rows
-        batches = list(self._batches())
+        def cut(begin, end):
+            return (
+                {rng.randrange(begin, end) for _ in range(rng.randrange(5))} if begin < end else ()
+            )
+
+        memory = Memory(content, cut, lost)
+        batches = memory.read(task, given, schema, **limits)
+        self.again, self.skipped = memory.again, memory.skipped
         self.sizes = [batch.num_rows for batch in batches]
         self.table = pa.Table.from_batches(batches, schema)
 
@@ -190,48 +190,6 @@ class Run:
         names = ("_begin", "_end", "_corrupt_record")
         columns = (self.table.column(name).to_pylist() for name in names)
         return [row for row in zip(*columns, strict=True) if row[2] is not None]
-
-    def _batches(self):
-        engine, bounds = self.engine, self.bounds
-        yield from self._work()
-        for offset, chunk in self._chunks(bounds.begin, bounds.limit):
-            clipped = () if bounds.is_done else bounds.clip(offset, chunk)
-            if not clipped:
-                break
-            if clipped[1]:
-                engine.feed([clipped])
-                yield from self._work()
-        engine.end()
-        yield from self._work()
-        yield from engine.finish()
-
-    def _work(self):
-        engine = self.engine
-        while True:
-            while (batches := engine.work()) is not None:
-                yield from batches
-            wanted = engine.wanted()
-            if wanted is None:
-                return
-            self.again.append(wanted)
-            for piece in self._chunks(*wanted):
-                engine.feed([piece])
-                yield from self._rows_only()
-            engine.end()
-
-    def _rows_only(self):
-        while (batches := self.engine.work()) is not None:
-            yield from batches
-
-    def _chunks(self, begin, end):
-        if begin >= end:
-            return
-        inner = {self.rng.randrange(begin, end) for _ in range(self.rng.randrange(5))}
-        cuts = sorted({begin, end, *inner, *(at for gap in self.lost for at in gap)})
-        cuts = [cut for cut in cuts if begin <= cut <= end]
-        for start, stop in itertools.pairwise(cuts):
-            if not any(a <= start < b for a, b in self.lost):
-                yield start, self.content[start:stop]
 
 
 def random_log(rng, count=60):

@@ -6,17 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.uuid import build_uuid, clock_from_ns
-from gazette_aio.protocol.errors import FramingError
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.rows.records import RowDecoder, RowLayout
+from gazette_aio.spark.planning.tasks import All, Task
 from gazette_aio.spark.types import parse_schema
+from tests.spark.memory import Memory
 
 if TYPE_CHECKING:
     from gazette_aio.spark.planning.journal_ranges import Labels
@@ -54,7 +51,17 @@ def spark_schema(*fields: tuple[str, Any] | tuple[str, Any, bool]) -> pa.Schema:
 
 
 class Journal:
-    """Rows of content as a reader of the whole journal makes them."""
+    """Rows of content as a reader of the whole journal makes them.
+
+    Args:
+        schema: Schema of the rows.
+        content_type: Content type of the journal.
+        labels: Labels of the journal.
+        options: Options of the source.
+
+    Raises:
+        ConfigurationError: There can't be rows of the schema.
+    """
 
     def __init__(
         self,
@@ -63,53 +70,37 @@ class Journal:
         labels: Labels = (),
         **options: str,
     ) -> None:
-        self.layout = RowLayout(source_options(**options), schema)
-        self.format = self.layout.format_of(content_type)
-        self.decoder = RowDecoder(self.layout, "a/journal", labels, content_type)
+        self._schema = schema
+        self._content_type = content_type
+        self._labels = labels
+        self._options = source_options(**options)
         self.batches: list[pa.RecordBatch] = []
+        self.skipped: int = 0
+        """Number of bad records which were dropped."""
+        self.load(b"")
+
+    def load(self, content: bytes, chunk: int = 1 << 20) -> list[pa.RecordBatch]:
+        """Return the batches of content, which comes in chunks of a size, and keep them."""
+        size = len(content)
+        task = Task(
+            "a/journal",
+            0,
+            size,
+            self._content_type,
+            self._labels,
+            size,
+            All(),
+            size,
+            is_aligned=True,
+        )
+        memory = Memory(content, lambda begin, end: range(begin, end, chunk))
+        self.batches = memory.read(task, self._options, self._schema, step_bytes=chunk)
+        self.skipped = memory.skipped
+        return self.batches
 
     def read(self, content: bytes, chunk: int = 1 << 20) -> list[dict[str, Any]]:
         """Return the rows of content, and keep their batches."""
-        self.batches = []
-        assert self.format.framing is not None
-        splitter = self.format.framing.splitter()
-        for at in range(0, len(content), chunk):
-            splitter.feed(content[at : at + chunk])
-            while True:
-                try:
-                    region = splitter.next_region(1 << 20)
-                except FramingError as error:
-                    data = content[error.begin : error.end]
-                    self._add(self.decoder.bad(error, data, error.begin, error.end))
-                    continue
-                if region is None:
-                    break
-                while region.rows:
-                    region = self._add_region(region)
-        for batch in self.batches:
-            batch.validate(full=True)
-            assert batch.schema.equals(self.layout.schema, check_metadata=True)
-            assert 0 < batch.num_rows <= self.layout.options.batch_rows
-            for field, column in zip(batch.schema, batch.columns, strict=True):
-                assert field.nullable or not column.null_count
-        return [row for batch in self.batches for row in batch.to_pylist()]
-
-    def _add_region(self, region: Any) -> Any:
-        columns, bad = UuidReader(self.format.adapter).read(region)
-        payloads = Payloads()
-        payloads.add(region)
-        self._add(self.decoder.rows(columns, payloads, np.arange(columns.rows)))
-        if not bad:
-            return region.slice(region.rows)
-        row = columns.rows
-        one = region.slice(row, row + 1)
-        begin, end = one.begin, int(one.ends[0])
-        error = FramingError(str(bad[0].error), begin=begin, end=end, kind="uuid")
-        self._add(self.decoder.bad(error, one.payloads()[0], begin, end))
-        return region.slice(row + 1)
-
-    def _add(self, batches: list[pa.RecordBatch]) -> None:
-        self.batches += batches
+        return [row for batch in self.load(content, chunk) for row in batch.to_pylist()]
 
 
 def _flight_class() -> type:

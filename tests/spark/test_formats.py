@@ -10,9 +10,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import CSVFraming, FixedFraming, NDJSONFraming
-from gazette_aio.message.uuid import ZERO_UUID, get_clock
+from gazette_aio.message.uuid import ZERO_UUID
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 from gazette_aio.spark.rows.formats import format_of, isolation_of, uuid_field
 from tests.spark.messages import (
@@ -21,9 +20,11 @@ from tests.spark.messages import (
     FLIGHT,
     FLIGHT_TYPE,
     NDJSON,
+    Journal,
     line,
     message_uuid,
     source_options,
+    spark_schema,
 )
 
 UUID_1 = message_uuid(1)
@@ -72,20 +73,18 @@ def test_chunks_have_no_uuid() -> None:
 
 
 def uuids(content_type: str, content: bytes, **options: str) -> tuple[list[UUID], int]:
-    """Return the UUIDs of messages up to the first bad one, and how many are bad behind them."""
-    found = format_of(source_options(**options), content_type)
-    assert found.framing is not None
-    splitter = found.framing.splitter()
-    splitter.feed(content)
-    region = splitter.next_region(1 << 20)
-    assert region is not None
-    columns, bad = UuidReader(found.adapter).read(region)
-    singly = [
-        found.adapter.uuid(found.adapter.decode(p)) for p in region.payloads()[: columns.rows]
-    ]
-    assert [u.int & (1 << 48) - 1 for u in singly] == columns.producer.tolist()
-    assert columns.clock.tolist() == [get_clock(u) for u in singly]
-    return singly, len(bad)
+    """Return the UUIDs of messages, and how many others are bad."""
+    schema = spark_schema(("_value", "binary"), ("_uuid", "string"), ("_corrupt_record", "string"))
+    journal = Journal(
+        schema, content_type, isolation="read-uncommitted", includeAcks="true", **options
+    )
+    rows = journal.read(content)
+    good = [row for row in rows if row["_corrupt_record"] is None]
+    adapter = format_of(source_options(**options), content_type).adapter
+    singly = [adapter.uuid(adapter.decode(row["_value"])) for row in good]
+    texts = [None if uuid == ZERO_UUID else str(uuid) for uuid in singly]
+    assert texts == [row["_uuid"] for row in good]
+    return singly, len(rows) - len(good)
 
 
 def test_uuids_of_json_documents() -> None:

@@ -113,7 +113,7 @@ def test_modes(form, kind):
     run = Run(rng, history.content, task, options(mode="DROPMALFORMED"), max_pending_bytes=200)
     assert run.messages == run.rows
     assert sorted(run.rows) == sorted(history.all() if kind == "all" else history.committed())
-    assert run.decoder.skipped == len(history.bad)
+    assert run.skipped == len(history.bad)
     begin, end, _ = history.bad[0]
     with pytest.raises(pb.FramingError) as info:
         Run(rng, history.content, task, options(mode="FAILFAST"))

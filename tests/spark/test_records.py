@@ -7,17 +7,12 @@ import re
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.columnar.uuids import UuidReader
 from gazette_aio.message.framing import FixedFraming
-from gazette_aio.message.framing.regions import Region
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import build_uuid, clock_as_ns, get_clock
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 from gazette_aio.spark.rows.records import RowDecoder, RowLayout
@@ -93,20 +88,13 @@ def test_each_column_can_be_alone(name: str) -> None:
 
 def uuid_columns(parts: list[tuple[bytes, int, int]], schema: pa.Schema) -> list[dict[str, Any]]:
     """Return the rows of messages by the producers, clocks and flags of their UUIDs."""
-    columns = UuidColumns(
-        np.array([int.from_bytes(p) for p, _, _ in parts], np.uint64),
-        np.array([clock for _, clock, _ in parts], np.uint64),
-        np.array([flags for _, _, flags in parts], np.uint16),
-        np.arange(len(parts)),
-        np.arange(len(parts)) + 1,
+    content = b"".join(
+        b'{"_meta":{"uuid":"%s"}}\n' % str(build_uuid(*part)).encode() for part in parts
     )
-    options = source_options(isolation="read-uncommitted", includeAcks="true")
-    decoder = RowDecoder(RowLayout(options, schema), "a", (), NDJSON)
-    batches = decoder.rows(columns, Payloads(), np.arange(len(parts)))
+    journal = Journal(schema, isolation="read-uncommitted", includeAcks="true")
     times = [f.name for f in schema if pa.types.is_timestamp(f.type)]
     found: list[dict[str, Any]] = []
-    for batch in batches:
-        batch.validate(full=True)
+    for batch in journal.load(content):
         # Clocks reach beyond the times of Python.
         rows = zip(batch.drop_columns(times).to_pylist(), *(batch[t] for t in times), strict=True)
         found += [row | {t: v.value for t, v in zip(times, v, strict=True)} for row, *v in rows]
@@ -176,7 +164,7 @@ def test_a_message_without_uuid_has_no_value_of_its_columns(mode: str, name: str
             journal.read(content)
         return
     assert [row["_begin"] for row in journal.read(content)] == [0, len(GOOD[0]) + 3]
-    assert journal.decoder.skipped == 1
+    assert journal.skipped == 1
 
 
 LABELS = (
@@ -310,14 +298,14 @@ def test_bad_lines_in_each_mode(bad: bytes) -> None:
     permissive = Journal(ID_AND_NAME, mode="PERMISSIVE")
     row = {"id": None, "name": None, "_begin": begin, "_corrupt_record": corrupt_text(bad)}
     assert permissive.read(content) == [first, row, last]
-    assert permissive.decoder.skipped == 0
+    assert permissive.skipped == 0
 
     del row["_corrupt_record"]
     assert Journal(WITHOUT_CORRUPT).read(content)[1] == row
 
     dropping = Journal(ID_AND_NAME, mode="DROPMALFORMED")
     assert dropping.read(content) == [first, last]
-    assert dropping.decoder.skipped == 1
+    assert dropping.skipped == 1
 
     with pytest.raises(FramingError) as caught:
         Journal(ID_AND_NAME, mode="FAILFAST").read(content)
@@ -352,7 +340,7 @@ def test_bad_lines_do_not_change_good_ones(data: st.DataObject) -> None:
     expected = Journal(schema, mode="FAILFAST").read(clean)
     dropping = Journal(schema, mode="DROPMALFORMED", batchRows="7")
     assert dropping.read(b"".join(lines)) == expected
-    assert dropping.decoder.skipped == sum(is_bad)
+    assert dropping.skipped == sum(is_bad)
     found = Journal(schema, batchRows="5").read(b"".join(lines))
     assert [r for r, wrong in zip(found, is_bad, strict=True) if not wrong] == expected
     texts = [corrupt_text(each[:-1]) for each, wrong in zip(lines, is_bad, strict=True) if wrong]
@@ -370,7 +358,7 @@ def test_a_column_which_must_have_values(mode: str) -> None:
             journal.read(content)
     else:
         assert journal.read(content) == [{"id": 1}, {"id": 2}]
-        assert journal.decoder.skipped == 2
+        assert journal.skipped == 2
 
 
 def test_columns_which_must_have_values_are_not_permissive() -> None:
@@ -410,12 +398,6 @@ def test_the_column_of_bad_records_has_the_name_which_an_option_says() -> None:
     assert [tuple(row.values()) for row in rows] == [(None, None, 1), (None, "x", None)]
 
 
-def test_bytes_which_are_gone_have_no_text() -> None:
-    decoder = Journal(ID_AND_NAME).decoder
-    (batch,) = decoder.bad(FramingError("frame is too large", kind="too_large"), None, 3, 9)
-    assert batch.to_pylist() == [{"id": None, "name": None, "_begin": 3, "_corrupt_record": None}]
-
-
 # Other formats.
 
 
@@ -428,23 +410,20 @@ def test_garbage_between_fixed_frames_is_one_record(chunk: int) -> None:
     content = frames[0] + garbage + frames[1]
     schema = spark_schema(("_value", "binary"), ("_begin", "long"), ("_end", "long"), ("_uuid", "string"), ("_corrupt_record", "string"))  # fmt: skip
     begin, end = len(frames[0]), len(frames[0]) + len(garbage)
-    if chunk == 1 << 20:
-        rows = Journal(schema, FIXED).read(content, chunk)
-        assert rows[1] == {
-            "_value": garbage,
-            "_begin": begin,
-            "_end": end,
-            "_uuid": None,
-            "_corrupt_record": "not a \ufffd frame",
-        }
-        assert [row["_uuid"] for row in rows] == [str(message_uuid(1)), None, str(message_uuid(2))]
-        with pytest.raises(
-            FramingError, match=re.escape(f"at bytes [{begin}, {end}): detected de-sync")
-        ):
-            Journal(schema, FIXED, mode="FAILFAST").read(content)
+    rows = Journal(schema, FIXED).read(content, chunk)
+    assert rows[1] == {
+        "_value": garbage,
+        "_begin": begin,
+        "_end": end,
+        "_uuid": None,
+        "_corrupt_record": "not a \ufffd frame",
+    }
+    assert [row["_uuid"] for row in rows] == [str(message_uuid(1)), None, str(message_uuid(2))]
+    with pytest.raises(FramingError, match=rf"at bytes \[{begin}, \d+\): detected de-sync"):
+        Journal(schema, FIXED, mode="FAILFAST").read(content, chunk)
     dropping = Journal(schema, FIXED, mode="DROPMALFORMED")
     assert [row["_begin"] for row in dropping.read(content, chunk)] == [0, end]
-    assert dropping.decoder.skipped >= 1
+    assert dropping.skipped == 1
 
 
 def test_csv_columns_are_by_position() -> None:
@@ -496,19 +475,8 @@ def test_raw_messages_need_no_uuid() -> None:
 
 
 def test_chunks_are_rows_of_the_default_schema() -> None:
-    layout = RowLayout(source_options(), default_schema())
-    assert layout.format_of("image/png").framing is None
-    decoder = RowDecoder(layout, "a/journal", (), "image/png")
-    payloads = Payloads()
-    places = np.array([0, 5]), np.array([5, 7]), np.array([105, 107])
-    payloads.add(Region(b"helloyo", 100, *places, line_feeds=False))
-    zeros = np.zeros(2, np.uint64)
-    columns = UuidColumns(zeros, zeros, np.zeros(2, np.uint16), np.array([100, 105]), places[2])
-    (batch,) = decoder.rows(columns, payloads, np.arange(2))
-    assert [tuple(row.values()) for row in batch.to_pylist()] == [
-        (b"hello", "a/journal", 100, 105, None),
-        (b"yo", "a/journal", 105, 107, None),
-    ]
+    rows = Journal(default_schema(), "image/png").read(b"helloyo", 5)
+    assert [tuple(row.values()) for row in rows] == [(b"helloyo", "a/journal", 0, 7, None)]
 
 
 @pytest.mark.parametrize(
@@ -624,26 +592,6 @@ def test_batches_are_bounded(sizes: list[int], rows: int, size: int) -> None:
         assert one.num_rows == rows or more > size
 
 
-def test_batches_are_of_messages_anywhere() -> None:
-    lines = [line(n, f'"id":{n}') for n in range(6)]
-    journal = Journal(spark_schema(("id", "integer"), ("_value", "binary")))
-    payloads = Payloads()
-    parts: list[UuidColumns] = []
-    for begin in (0, 3):
-        content = b"".join(lines[begin : begin + 3])
-        splitter = journal.format.framing.splitter(1000 * begin)
-        splitter.feed(content)
-        region = splitter.next_region(1 << 20)
-        payloads.add(region)
-        parts.append(UuidReader(journal.format.adapter).read(region)[0])
-    table = parts[0].concat(parts[1])
-    order = np.array([5, 0, 3])
-    (batch,) = journal.decoder.rows(table.take(order), payloads, order)
-    assert batch["id"].to_pylist() == [5, 0, 3]
-    assert batch["_value"].to_pylist() == [lines[n][:-1] for n in order]
-    assert journal.decoder.rows(table.take(order[:0]), payloads, order[:0]) == []
-
-
 def test_a_layout_serves_many_journals() -> None:
     layout = RowLayout(source_options(mode="FAILFAST"), WITHOUT_CORRUPT)
     assert layout.decoder_of(NDJSON) is layout.decoder_of(NDJSON)
@@ -655,7 +603,8 @@ def test_a_layout_serves_many_journals() -> None:
 
 
 def test_each_error_is_on_one_line() -> None:
-    decoder = Journal(WITHOUT_CORRUPT, mode="FAILFAST").decoder
+    layout = RowLayout(source_options(mode="FAILFAST"), WITHOUT_CORRUPT)
+    decoder = RowDecoder(layout, "a/journal", (), NDJSON)
     with pytest.raises(FramingError) as caught:
         decoder.bad(FramingError("first\nsecond " + "x" * 10_000, kind="desync"), b"", 3, 7)
     assert str(caught.value).startswith(

@@ -65,11 +65,16 @@ async def read_everywhere(content, width, chunk):
         async with kind("some/rows", raw_adapter(), client=client) as iterator:
             raw = [envelope.message async for envelope in iterator]
         found[kind, "raw"] = [csv_adapter().decode(value)[1:] for value in raw]
+    return found | await asyncio.to_thread(read_by_spark, content, names, chunk)
+
+
+def read_by_spark(content, names, chunk):
     rows = Journal(spark_schema(*((name, "string") for name in names)), CSV).read(content, chunk)
-    found["Spark"] = [[row[name] for name in names] for row in rows]
-    rows = Journal(spark_schema(("_value", "binary")), CSV, format="raw").read(content, chunk)
-    found["Spark, raw"] = [csv_adapter().decode(row["_value"])[1:] for row in rows]
-    return found
+    raw = Journal(spark_schema(("_value", "binary")), CSV, format="raw").read(content, chunk)
+    return {
+        "Spark": [[row[name] for name in names] for row in rows],
+        "Spark, raw": [csv_adapter().decode(row["_value"])[1:] for row in raw],
+    }
 
 
 @given(ROWS, st.sampled_from([1, 3, 1000]))
