@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from gazette_aio._lazy import at_first_use
 
 if TYPE_CHECKING:
-    from gazette_aio.spark.committed_rows import read_committed
     from gazette_aio.spark.sink.committing import recover_sink
     from gazette_aio.spark.source import GazetteDataSource, register
     from gazette_aio.spark.streaming.lag import lag
@@ -26,7 +25,6 @@ __all__ = [
     "GazetteProgressListener",
     "QueryProgress",
     "lag",
-    "read_committed",
     "recover_sink",
     "register",
     "start_query",
@@ -37,7 +35,6 @@ _MODULES = {
     "GazetteProgressListener": "gazette_aio.spark.streaming.listener",
     "QueryProgress": "gazette_aio.spark.streaming.reports",
     "lag": "gazette_aio.spark.streaming.lag",
-    "read_committed": "gazette_aio.spark.committed_rows",
     "recover_sink": "gazette_aio.spark.sink.committing",
     "register": "gazette_aio.spark.source",
     "start_query": "gazette_aio.spark.streaming.starting",

@@ -20,8 +20,7 @@ from pyspark.errors import AnalysisException
 import gazette_aio.spark
 import pyspark_gazette
 from gazette_aio.message.uuid import ACK_TXN
-from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark import GazetteDataSource, lag, read_committed, register, start_query
+from gazette_aio.spark import GazetteDataSource, lag, register, start_query
 from tests import extent
 from tests.message.sequencing.sequencing import well_formed, wild
 from tests.pyspark.journals import Producer
@@ -138,7 +137,7 @@ def test_names_are_imported_when_used(spark_environment):
     )
     names = (
         "GazetteDataSource GazetteProgressListener QueryProgress"
-        " lag read_committed recover_sink register start_query"
+        " lag recover_sink register start_query"
     )
     assert printed == f"\n{names}\n"
     for name in names.split():
@@ -216,31 +215,26 @@ def test_spark_connect_with_another_module_which_cant_be_imported(
     pytest.importorskip("pandas", reason="clients of Spark Connect need pandas")
     pytest.importorskip("grpc_status", reason="clients of Spark Connect need grpcio-status")
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')\n")
-    columns = (
-        "id BIGINT, _journal STRING, _producer STRING, _clock STRING, _flags INT, _begin BIGINT"
-    )
     printed = run(
         """
         import json, sys
         from pyspark.sql import SparkSession
         from gazette_aio.protocol import ConfigurationError
-        from gazette_aio.spark import read_committed, register
-        options, columns = json.loads(sys.argv[1]), sys.argv[2]
+        from gazette_aio.spark import register
+        options = json.loads(sys.argv[1])
         try:
             register()
         except ConfigurationError as error:
             print(error)
         builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
         spark = builder.getOrCreate()
-        read = spark.read.format("gazette").options(**options).schema(columns)
+        read = spark.read.format("gazette").options(**options).schema("id BIGINT")
         try:
             read.load().collect()
         except Exception as error:
             print(type(spark).__module__, "DATA_SOURCE_NOT_FOUND" in str(error))
         register()
         print(sorted(row.id for row in read.load().collect()))
-        read.options(isolation="read-uncommitted", includeAcks="true")
-        print(sorted(row.id for row in read_committed(read.load()).collect()))
         spark.conf.set("spark.sql.execution.pyspark.udf.hideTraceback.enabled", "true")
         try:
             spark.read.format("gazette").options(brokers="http://localhost:1", prefx="a/").load().collect()
@@ -249,7 +243,6 @@ def test_spark_connect_with_another_module_which_cant_be_imported(
         spark.stop()
         """,
         json.dumps(flights.options()),
-        columns,
         env=spark_environment
         | QUICK
         | {"SPARK_CONNECT_MODE": "1", "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
@@ -257,7 +250,6 @@ def test_spark_connect_with_another_module_which_cant_be_imported(
     assert printed.splitlines() == [
         "no Spark session is active: create one first, or pass it",
         "pyspark.sql.connect.session True",
-        "[1, 2, 3]",
         "[1, 2, 3]",
         "True",
     ]
@@ -331,19 +323,10 @@ def test_lag_of_a_query(spark, journals, tmp_path):
     assert lag(query.lastProgress) == behind[-1]
 
 
-# --- Rows read uncommitted, and committed by Spark.
-
-
-def uncommitted(spark, journals):
-    columns = (
-        "id STRING, _journal STRING, _producer STRING, _clock STRING, _flags INT, _begin BIGINT"
-    )
-    options = journals.options(isolation="read-uncommitted", includeAcks="true", maxSplitBytes=3000)
-    return spark.read.format("gazette").options(**options).schema(columns).load()
+# --- Committed rows.
 
 
 def test_committed_rows_of_random_histories(spark, journals, caplog):
-    pytest.importorskip("pandas", reason="mapInArrow() needs pandas in the driver")
     caplog.set_level(logging.CRITICAL, "gazette_aio")
     rng = random.Random(seed := extent.seed())
     names = ["a", "b", "c"]
@@ -364,22 +347,8 @@ def test_committed_rows_of_random_histories(spark, journals, caplog):
             journals.append(name, b"".join(lines[begin : begin + 40]))
             journals.persist(name)
     want = sorted(document["id"] for document in journals.committed(*names))
-    rows = uncommitted(spark, journals)
-    got = read_committed(rows)
-    assert got.schema == rows.schema
-    assert rows.count() > len(want) > 20
-    assert ids(got) == want, f"seed {seed}"
-    # An empty DataFrame has partitions without a row.
-    assert ids(read_committed(rows.where("_begin < 0"))) == []
-
-
-def test_rows_which_cant_be_committed(spark, journals):
-    journals.create("a")
-    rows = uncommitted(spark, journals)
-    with pytest.raises(ConfigurationError, match="needs column '_clock'"):
-        read_committed(rows.drop("_clock"))
-    stream = spark.readStream.format("rate").load()
-    for name in ("_journal", "_producer", "_clock", "_flags", "_begin"):
-        stream = stream.withColumn(name, stream.value)
-    with pytest.raises(ConfigurationError, match="is for batches"):
-        read_committed(stream)
+    options = journals.options(maxSplitBytes=3000)
+    rows = spark.read.format("gazette").options(**options).schema("id STRING").load()
+    assert rows.rdd.getNumPartitions() > len(names)
+    assert len(want) > 20
+    assert ids(rows) == want, f"seed {seed}"
