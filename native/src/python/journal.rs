@@ -1,18 +1,20 @@
 //! `Journal` and its `Batch`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Mutex;
 
 use bytes::Bytes;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::columns::{arrow, Schema};
 use super::{words, Leading};
 use crate::columns::Members;
-use crate::frames::Framing;
-use crate::journal::{self, Output, Place};
+use crate::frames::{Frame, Framing};
+use crate::journal::{self, Format, Misuse, Output, Place};
 use crate::sequence::{Bounds, Row, Sequencer};
 use crate::uuid::ACK;
 
@@ -23,18 +25,52 @@ type State = ([u8; 6], u64, u64, i64);
 pub struct Journal(Mutex<journal::Journal>);
 
 impl Journal {
-    fn lock(&self) -> MutexGuard<'_, journal::Journal> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Calls a function of the journal. A panic is an error, and so are all calls after it: what
+    /// the journal holds may be wrong.
+    fn with<T>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut journal::Journal) -> T,
+    ) -> PyResult<T> {
+        let guard = self.0.lock_py_attached(py);
+        let mut guard = guard.map_err(|_| PyRuntimeError::new_err("the core failed before"))?;
+        // The guard is dropped within, so that a panic poisons the lock.
+        catch_unwind(AssertUnwindSafe(move || call(&mut guard)))
+            .map_err(|_| PyRuntimeError::new_err("the core failed"))
+    }
+
+    /// Does work without the interpreter's lock, and returns what it has come to.
+    fn output<'py>(
+        &self,
+        py: Python<'py>,
+        work: impl FnOnce(&mut journal::Journal) -> Result<Output, Misuse> + Send,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let output = py.detach(|| {
+            let mut guard = self.0.lock().map_err(|_| None)?;
+            catch_unwind(AssertUnwindSafe(move || work(&mut guard))).map_err(Some)
+        });
+        match output {
+            Ok(output) => to_python(py, output?),
+            Err(None) => Err(PyRuntimeError::new_err("the core failed before")),
+            Err(Some(_)) => Err(PyRuntimeError::new_err("the core failed")),
+        }
+    }
+}
+
+impl From<Misuse> for PyErr {
+    fn from(misuse: Misuse) -> Self {
+        PyValueError::new_err(misuse.0)
     }
 }
 
 #[pymethods]
 impl Journal {
-    /// Args are the framing, `lines` or `fixed`; where UUIDs are: a prefix and a path of JSON, or a
-    /// prefix of raw bytes, or neither; and states of producers, or None to return all messages.
+    /// Args are the framing: `lines`, `fixed`, or `frames` that are split elsewhere; where UUIDs
+    /// are: a prefix and a path of JSON, or a prefix of raw bytes, or neither; and states of
+    /// producers, or None to return all messages.
     #[new]
-    #[pyo3(signature = (framing, offset, *, prefix=None, path=None, states=None, max_frame_bytes=1 << 30,
-        max_pending_bytes=64 << 20, strict=false, skip_acks=false))]
+    #[pyo3(signature = (framing, offset, *, prefix=None, path=None, states=None, entering=true,
+        max_frame_bytes=1 << 30, max_pending_bytes=64 << 20, strict=false, skip_acks=false))]
     #[expect(clippy::too_many_arguments)]
     fn new(
         framing: &str,
@@ -42,6 +78,7 @@ impl Journal {
         prefix: Option<Vec<u8>>,
         path: Option<Vec<Vec<u8>>>,
         states: Option<Vec<State>>,
+        entering: bool,
         max_frame_bytes: usize,
         max_pending_bytes: usize,
         strict: bool,
@@ -50,156 +87,220 @@ impl Journal {
         let framing = match framing {
             "lines" => Framing::Lines,
             "fixed" => Framing::Fixed,
-            _ => return Err(PyValueError::new_err("framing is neither lines nor fixed")),
+            "frames" => Framing::Frames,
+            _ => {
+                return Err(PyValueError::new_err(
+                    "framing isn't lines, fixed or frames",
+                ))
+            }
         };
         let place = match (prefix, path) {
-            (Some(prefix), Some(path)) => Place::Json { prefix, path },
+            (prefix, Some(path)) => Place::Json { prefix, path },
             (Some(prefix), None) => Place::Raw { prefix },
-            (None, _) => Place::Unknown,
+            (None, None) => Place::Unknown,
         };
         let sequencer = states.map(|states| {
             let of = |(id, min, max, begin): &State| {
-                (
-                    number(id),
-                    Bounds {
-                        min: *min,
-                        max: *max,
-                        begin: *begin,
-                    },
-                )
+                let (min, max, begin) = (*min, *max, *begin);
+                (number(id), Bounds { min, max, begin })
             };
             let states: Vec<_> = states.iter().map(of).collect();
-            Sequencer::new(offset, &states, skip_acks)
+            Sequencer::new(offset, &states, entering, skip_acks)
         });
-        let framing = (framing, max_frame_bytes);
-        let journal = journal::Journal::new(
+        let format = Format {
             framing,
+            largest: max_frame_bytes,
             place,
-            offset,
-            sequencer,
-            max_pending_bytes,
-            strict,
-            skip_acks,
-        );
+            is_strict: strict,
+        };
+        let journal =
+            journal::Journal::new(format, offset, sequencer, max_pending_bytes, skip_acks);
         Ok(Journal(Mutex::new(journal)))
     }
 
     /// Offset of the next message to process.
     #[getter]
-    fn offset(&self) -> i64 {
-        self.lock().offset()
+    fn offset(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with(py, |journal| journal.offset())
     }
 
     /// Bytes of content that aren't processed.
     #[getter]
-    fn buffered(&self) -> usize {
-        self.lock().splitter().buffered()
+    fn buffered(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |journal| journal.buffered())
     }
 
     #[getter]
-    fn pending_bytes(&self) -> usize {
-        self.lock()
-            .sequencer()
-            .map_or(0, |sequencer| sequencer.pending_bytes())
+    fn pending_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.of_sequencer(py, |sequencer| sequencer.pending_bytes())
     }
 
     #[getter]
-    fn has_pending(&self) -> bool {
-        self.lock()
-            .sequencer()
-            .is_some_and(|sequencer| sequencer.has_pending())
+    fn pending_rows(&self, py: Python<'_>) -> PyResult<usize> {
+        self.of_sequencer(py, |sequencer| sequencer.pending_rows())
     }
 
-    /// Retains at most so many bytes of pending messages. Others are read again if they commit.
-    fn evict(&self, limit: usize) {
-        if let Some(sequencer) = self.lock().sequencer() {
-            sequencer.evict(limit);
-        }
+    #[getter]
+    fn has_pending(&self, py: Python<'_>) -> PyResult<bool> {
+        self.of_sequencer(py, |sequencer| sequencer.has_pending())
+    }
+
+    /// Retains at most so many bytes and rows of pending messages. Others are read again if they
+    /// commit.
+    #[pyo3(signature = (limit_bytes, limit_rows=None))]
+    fn evict(&self, py: Python<'_>, limit_bytes: usize, limit_rows: Option<usize>) -> PyResult<()> {
+        self.of_sequencer(py, |sequencer| {
+            sequencer.evict(limit_bytes, limit_rows.unwrap_or(usize::MAX));
+        })
     }
 
     /// Takes content that follows.
-    fn feed(&self, chunk: PyBackedBytes) {
-        self.lock().splitter().feed(Bytes::from_owner(chunk));
+    fn feed(&self, py: Python<'_>, chunk: PyBackedBytes) -> PyResult<()> {
+        self.with(py, |journal| journal.feed(Bytes::from_owner(chunk)))?
+            .map_err(PyErr::from)
     }
 
-    fn end(&self) {
-        self.lock().splitter().end();
+    /// Takes messages that follow, and the offsets of their frames.
+    fn feed_frames(&self, py: Python<'_>, frames: Vec<(PyBackedBytes, i64, i64)>) -> PyResult<()> {
+        let frames = frames_of(frames);
+        self.with(py, |journal| journal.feed_frames(frames))?
+            .map_err(PyErr::from)
     }
 
-    fn jump(&self, offset: i64) -> usize {
-        self.lock().splitter().jump(offset)
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |journal| journal.end())
     }
 
-    /// Processes about `limit` bytes, without the interpreter's lock. Returns a Batch; or None if
-    /// more content is needed; or a tuple of what else is next.
-    fn work<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyAny>> {
-        let output = py.detach(|| self.lock().work(limit));
-        to_python(py, output)
+    fn jump(&self, py: Python<'_>, offset: i64) -> PyResult<usize> {
+        self.with(py, |journal| journal.jump(offset))
     }
 
-    /// Continues with an odd message, given the bytes of its UUID.
-    fn resolve<'py>(&self, py: Python<'py>, uuid: [u8; 16]) -> PyResult<Bound<'py, PyAny>> {
-        let output = self.lock().resolve(&uuid);
-        to_python(py, output)
+    /// Processes about `limit_bytes` of content, without the interpreter's lock. Returns a Batch; or
+    /// None if more content is needed; or a tuple of what else is next.
+    fn work<'py>(&self, py: Python<'py>, limit_bytes: usize) -> PyResult<Bound<'py, PyAny>> {
+        if limit_bytes == 0 {
+            return Err(PyValueError::new_err("limit is zero"));
+        }
+        self.output(py, |journal| Ok(journal.work(limit_bytes)))
     }
 
-    /// Leaves an odd message out.
-    fn leave_out(&self) -> (i64, i64) {
-        self.lock().pass()
+    /// Continues with the first odd messages, given the bytes of their UUIDs.
+    fn resolve<'py>(&self, py: Python<'py>, uuids: Vec<[u8; 16]>) -> PyResult<Bound<'py, PyAny>> {
+        self.output(py, |journal| journal.resolve(&uuids))
+    }
+
+    /// Leaves the first odd message out.
+    fn leave_out(&self, py: Python<'_>) -> PyResult<(i64, i64)> {
+        self.with(py, |journal| journal.leave_out())?
+            .map_err(PyErr::from)
+    }
+
+    /// Commits pending messages up to clocks of their producers.
+    fn commit<'py>(
+        &self,
+        py: Python<'py>,
+        verdicts: Vec<([u8; 6], u64)>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let verdicts: Vec<_> = verdicts
+            .iter()
+            .map(|(id, clock)| (number(id), *clock))
+            .collect();
+        self.output(py, |journal| journal.commit(&verdicts))
     }
 
     /// Notes that messages `[start, stop)` of a batch were delivered.
-    fn settle(&self, batch: &Batch, start: usize, stop: usize) {
-        if let Some(sequencer) = self.lock().sequencer() {
-            let last = stop.checked_sub(1).map(|last| &batch.0[last]);
-            sequencer.settle(stop - start, last, stop == batch.0.len());
+    fn settle(&self, py: Python<'_>, batch: &Batch, start: i64, stop: i64) -> PyResult<()> {
+        let rows = batch.rows(start, stop)?;
+        let is_all = usize::try_from(stop) == Ok(batch.0.len());
+        let settled = self.with(py, |journal| {
+            journal
+                .sequencer()
+                .is_none_or(|sequencer| sequencer.settle(rows.len(), rows.last(), is_all))
+        })?;
+        if settled {
+            Ok(())
+        } else {
+            Err(PyValueError::new_err("messages were settled before"))
         }
     }
 
     /// Notes that all content processed so far had nothing to deliver.
-    fn settle_all(&self) {
-        if let Some(sequencer) = self.lock().sequencer() {
+    fn settle_all(&self, py: Python<'_>) -> PyResult<()> {
+        self.of_sequencer(py, |sequencer| {
             sequencer.settle(0, None, true);
-        }
+        })
     }
 
+    /// Returns the offset read through, and states of producers, as of what was delivered.
     #[pyo3(signature = (prune_horizon_ns=0))]
     fn checkpoint<'py>(
         &self,
         py: Python<'py>,
         prune_horizon_ns: u64,
     ) -> PyResult<(i64, Bound<'py, PyList>)> {
-        let mut journal = self.lock();
-        let Some(sequencer) = journal.sequencer() else {
-            return Err(PyValueError::new_err("all is read"));
-        };
-        let (offset, states) = sequencer.checkpoint(prune_horizon_ns);
+        let checkpoint = self.with(py, |journal| {
+            let sequencer = journal.sequencer()?;
+            Some(sequencer.checkpoint(prune_horizon_ns))
+        })?;
+        let (offset, states) = checkpoint.ok_or(Misuse("all messages are read"))?;
         let of = |(id, Bounds { min, max, begin }): (u64, Bounds)| {
             (PyBytes::new(py, &identity(id)), min, max, begin)
         };
         Ok((offset, PyList::new(py, states.into_iter().map(of))?))
     }
 
-    fn begin_replay(&self) -> Option<(i64, i64)> {
-        self.lock().begin_replay()
+    /// Begins a replay, or continues it after what was delivered. Returns the range to read.
+    fn begin_replay(&self, py: Python<'_>) -> PyResult<(i64, i64)> {
+        self.with(py, |journal| journal.begin_replay())?
+            .map_err(PyErr::from)
     }
 
-    fn feed_replay(&self, chunk: PyBackedBytes) {
-        if let Some(splitter) = self.lock().again() {
-            splitter.feed(Bytes::from_owner(chunk));
-        }
+    fn feed_replay(&self, py: Python<'_>, chunk: PyBackedBytes) -> PyResult<()> {
+        self.with(py, |journal| journal.feed_again(Bytes::from_owner(chunk)))?
+            .map_err(PyErr::from)
     }
 
-    /// Continues a replay behind a gap.
-    fn jump_replay(&self, offset: i64) {
-        if let Some(splitter) = self.lock().again() {
-            splitter.jump(offset);
-        }
+    fn feed_replay_frames(
+        &self,
+        py: Python<'_>,
+        frames: Vec<(PyBackedBytes, i64, i64)>,
+    ) -> PyResult<()> {
+        let frames = frames_of(frames);
+        self.with(py, |journal| journal.feed_frames_again(frames))?
+            .map_err(PyErr::from)
     }
 
-    fn end_replay(&self) -> Batch {
-        Batch(self.lock().end_replay())
+    /// Continues a replay after a gap.
+    fn jump_replay(&self, py: Python<'_>, offset: i64) -> PyResult<()> {
+        self.with(py, |journal| journal.jump_again(offset).map(drop))?
+            .map_err(PyErr::from)
     }
+
+    /// Ends a replay, and returns the rest of its commit, which may be nothing.
+    fn end_replay(&self, py: Python<'_>) -> PyResult<Batch> {
+        Ok(Batch(self.with(py, |journal| journal.end_replay())??))
+    }
+}
+
+impl Journal {
+    fn of_sequencer<T: Default>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Sequencer) -> T,
+    ) -> PyResult<T> {
+        self.with(py, |journal| {
+            journal.sequencer().map(call).unwrap_or_default()
+        })
+    }
+}
+
+fn frames_of(frames: Vec<(PyBackedBytes, i64, i64)>) -> Vec<Frame> {
+    let of = |(payload, begin, end)| Frame {
+        payload: Bytes::from_owner(payload),
+        begin,
+        end,
+    };
+    frames.into_iter().map(of).collect()
 }
 
 fn to_python(py: Python<'_>, output: Output) -> PyResult<Bound<'_, PyAny>> {
@@ -207,7 +308,10 @@ fn to_python(py: Python<'_>, output: Output) -> PyResult<Bound<'_, PyAny>> {
         Output::Rows(rows) => return Ok(Bound::new(py, Batch(rows))?.into_any()),
         Output::Idle => return Ok(py.None().into_bound(py)),
         Output::Progress => ("progress",).into_pyobject(py)?,
-        Output::Odd(payload) => ("odd", PyBytes::new(py, &payload)).into_pyobject(py)?,
+        Output::Odd(payloads) => {
+            let payloads = payloads.iter().map(|payload| PyBytes::new(py, payload));
+            ("odd", PyList::new(py, payloads.collect::<Vec<_>>())?).into_pyobject(py)?
+        }
         Output::Refused(r) => ("refused", r.kind, r.begin, r.end, r.size).into_pyobject(py)?,
         Output::Replay(begin, end) => ("replay", begin, end).into_pyobject(py)?,
         Output::Changed(text) => ("changed", text).into_pyobject(py)?,
@@ -219,6 +323,15 @@ fn to_python(py: Python<'_>, output: Output) -> PyResult<Bound<'_, PyAny>> {
 #[pyclass(frozen, sequence, module = "gazette_aio.message.core")]
 pub struct Batch(Vec<Row>);
 
+impl Batch {
+    fn rows(&self, start: i64, stop: i64) -> PyResult<&[Row]> {
+        let (start, stop) = (usize::try_from(start), usize::try_from(stop));
+        let rows = start.and_then(|start| Ok(self.0.get(start..stop?)));
+        let rows = rows.unwrap_or(None);
+        rows.ok_or_else(|| PyIndexError::new_err("messages aren't of the batch"))
+    }
+}
+
 #[pymethods]
 impl Batch {
     fn __len__(&self) -> usize {
@@ -228,15 +341,11 @@ impl Batch {
     fn payloads<'py>(
         &self,
         py: Python<'py>,
-        start: usize,
-        stop: usize,
+        start: i64,
+        stop: i64,
     ) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(
-            py,
-            self.0[start..stop]
-                .iter()
-                .map(|row| PyBytes::new(py, &row.payload)),
-        )
+        let rows = self.rows(start, stop)?;
+        PyList::new(py, rows.iter().map(|row| PyBytes::new(py, &row.payload)))
     }
 
     /// Returns the bytes of messages, each followed by a newline.
@@ -244,15 +353,12 @@ impl Batch {
     fn lines<'py>(
         &self,
         py: Python<'py>,
-        start: usize,
-        stop: usize,
+        start: i64,
+        stop: i64,
         acks: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let wanted = || {
-            self.0[start..stop]
-                .iter()
-                .filter(|row| acks || row.flags != ACK)
-        };
+        let rows = self.rows(start, stop)?;
+        let wanted = || rows.iter().filter(|row| acks || row.flags != ACK);
         let size = wanted().map(|row| row.payload.len() + 1).sum();
         PyBytes::new_with(py, size, |mut place| {
             for row in wanted() {
@@ -270,8 +376,8 @@ impl Batch {
     fn places<'py>(
         &self,
         py: Python<'py>,
-        start: usize,
-        stop: usize,
+        start: i64,
+        stop: i64,
         flags: &Bound<'py, PyTuple>,
     ) -> PyResult<(
         Bound<'py, PyList>,
@@ -280,7 +386,7 @@ impl Batch {
         Bound<'py, PyList>,
         Bound<'py, PyList>,
     )> {
-        let rows = &self.0[start..stop];
+        let rows = self.rows(start, stop)?;
         let (kind, known) = (flags.get_item(0)?.get_type(), flags.len());
         let mut flag_objects = Vec::with_capacity(rows.len());
         let mut producers = Vec::with_capacity(rows.len());
@@ -309,9 +415,16 @@ impl Batch {
     }
 
     /// Returns the indices of acknowledgements, and of messages with explicit UUIDs.
-    fn unusual(&self, start: usize, stop: usize) -> (Vec<usize>, Vec<usize>) {
-        let of = |is: fn(&Row) -> bool| (start..stop).filter(|at| is(&self.0[*at])).collect();
-        (of(|row| row.flags == ACK), of(|row| row.is_explicit))
+    fn unusual(&self, start: i64, stop: i64) -> PyResult<(Vec<i64>, Vec<i64>)> {
+        let rows = self.rows(start, stop)?;
+        let of = |is: fn(&Row) -> bool| {
+            let numbered = (start..).zip(rows);
+            numbered
+                .filter(|(_, row)| is(row))
+                .map(|(at, _)| at)
+                .collect()
+        };
+        Ok((of(|row| row.flags == ACK), of(|row| row.is_explicit)))
     }
 
     /// Returns columns of producers, clocks, flags, begins and ends, as numbers in memory.
@@ -339,6 +452,9 @@ impl Batch {
     /// Returns the messages as the buffers of an array of bytes: offsets and data.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let size = self.0.iter().map(|row| row.payload.len()).sum();
+        if i32::try_from(size).is_err() {
+            return Err(PyValueError::new_err("messages take more than 2 GiB"));
+        }
         let mut end = 0;
         let ends = self.0.iter().map(|row| {
             end += row.payload.len() as i32;
@@ -391,4 +507,3 @@ fn number(id: &[u8; 6]) -> u64 {
 fn identity(number: u64) -> [u8; 6] {
     number.to_be_bytes()[2..].try_into().expect("there are six")
 }
-
