@@ -8,14 +8,13 @@ from typing import Any, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.appends.futures import AsyncOperation
-from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import ACK_TXN, Clock, Envelope, Publisher, json_adapter
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
 from tests.consumer.transactions.journals import Content
-from tests.consumer.transactions.world import Observer, shard_spec, to_out
+from tests.consumer.transactions.world import Observer, read_directly, shard_spec, to_out
 from tests.waiting import turns
 
 
@@ -131,7 +130,7 @@ class ClockedShard:
         self.id = self.fqn = spec.id
         self.spec = spec
         self.appends: Any = HeldAppends()
-        self.client: Any = type("Client", (), {"router": NoopDispatchRouter()})()
+        self.client: Any = type("Client", (), {"router": read_directly})()
         self.publisher: Publisher[Any] = Publisher(self.appends, json_adapter(), clock=Clock())
 
 

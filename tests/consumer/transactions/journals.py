@@ -21,6 +21,9 @@ A, B = ProducerID(b"aaaaaa"), ProducerID(b"bbbbbb")
 class Content:
     """A journal whose messages are all known."""
 
+    size = SIZE
+    producer = A
+
     def __init__(self, name: str = "source/A") -> None:
         self.name = name
         self.messages: list[Envelope[Any]] = []
@@ -28,7 +31,7 @@ class Content:
 
     @property
     def head(self) -> int:
-        return len(self.messages) * SIZE
+        return len(self.messages) * self.size
 
     def add(
         self, flags: Flags, producer: ProducerID = A, clock: int | None = None
@@ -37,7 +40,7 @@ class Content:
             self.clock += 1
             clock = self.clock
         begin = self.head
-        envelope = Envelope(self.name, begin, begin + SIZE, clock, flags, producer, begin)
+        envelope = Envelope(self.name, begin, begin + self.size, clock, flags, producer, begin)
         self.messages.append(envelope)
         return envelope
 
@@ -62,5 +65,7 @@ class Content:
                 each.producer,
                 each.message,
             )
-            for each in self.messages[begin // SIZE : None if end is None else end // SIZE]
+            for each in self.messages[
+                begin // self.size : None if end is None else end // self.size
+            ]
         ]

@@ -19,7 +19,6 @@ from gazette_aio.consumer.transactions import (
     message_errors,
     run,
 )
-from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
 from gazette_aio.message import Clock, Envelope, Publisher, SequencerCheckpoint, json_adapter
 from gazette_aio.message.publishing import backlog
 from gazette_aio.protocol.consumer import Checkpoint
@@ -28,7 +27,7 @@ from tests.cancellation import Line, awaits_left, cancel_at
 from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
 from tests.consumer.transactions.journals import Content
 from tests.consumer.transactions.test_loop_clocked import INTENT
-from tests.consumer.transactions.world import OUT, shard_spec, to_out
+from tests.consumer.transactions.world import OUT, read_through, shard_spec, to_out
 from tests.waiting import eventually, turns
 
 MODULES = (acknowledgements, consuming, driver, finisher, message_errors, run)
@@ -138,7 +137,7 @@ class EveryHookWaits:
         self.tasks.append(asyncio.create_task(call))
 
     async def read_messages(self, shard: Any, store: Any, checkpoint: Any, sink: Any) -> None:
-        offset = flatten_read_through(checkpoint).get("source/A", 0)
+        offset = read_through(checkpoint).get("source/A", 0)
         for envelope in self.content.read(offset):
             await sink.send([envelope])
 

@@ -15,8 +15,6 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
-from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -39,6 +37,7 @@ from tests.consumer.transactions.world import (
     heads,
     journal_change,
     publish,
+    read_through,
     shard_spec,
     to_out,
 )
@@ -205,7 +204,7 @@ async def test_reading_begins_at_the_checkpoint_or_the_least_offset(client: Any)
         assert disk.state == {SOURCES[0]: [3], SOURCES[1]: [3]}
         assert member.loop.sources == frozenset(SOURCES)
         # Journals which aren't sources any more stay in checkpoints.
-        assert flatten_read_through(disk.checkpoint)["gone/source"] == 7
+        assert read_through(disk.checkpoint)["gone/source"] == 7
         assert member.progress.progress.read_through["gone/source"] == 7
 
 
@@ -217,7 +216,7 @@ async def test_a_suffix_is_part_of_the_name_of_a_source(client: Any):
         head = (await heads(client))[SOURCES[0]]
         await member.through(dict.fromkeys(sources, head))
         assert disk.state == {key: [1] for key in sources}
-        assert flatten_read_through(disk.checkpoint) == dict.fromkeys(sources, head)
+        assert read_through(disk.checkpoint) == dict.fromkeys(sources, head)
 
 
 async def failure_of(member: Member) -> str:
@@ -338,7 +337,7 @@ class Restarting(Counter):
     async def read_messages(self, shard: Any, store: Any, checkpoint: Any, sink: Any) -> None:
         await self.may_read.acquire()
         self.readings += 1
-        offsets = flatten_read_through(checkpoint)
+        offsets = read_through(checkpoint)
         source = ReadUncommittedIter(SOURCES[0], json_adapter(), client=shard.client, start=offsets)
         async with source as messages:
             async for batch in messages.batches():
@@ -579,7 +578,7 @@ async def test_a_commit_that_is_a_task_outlives_hooks_that_wait_for_it(client: A
     await publish(client, SOURCES[0], 1)
     member = Member(client, disk, Impatient())
     member.store = ByTask(disk)
-    member.loop = PrimaryLoop(member.shard, member.hooks, member.store, progress=member.progress)
+    member.loop = member.primary()
     async with member:
         await member.through(await heads(client))
     assert disk.state == {SOURCES[0]: [1]}

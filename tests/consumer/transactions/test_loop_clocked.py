@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gazette_aio.consumer.application import DeferToNextTransaction
-from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
 from gazette_aio.message import (
     ACK_TXN,
     Clock,
@@ -29,7 +28,7 @@ from gazette_aio.message.uuid import TICK, clock_from_ns
 from gazette_aio.protocol.errors import DependencyError, TransactionError
 from gazette_aio.protocol.status_errors import JournalNotFoundError
 from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
-from tests.consumer.transactions.world import OUT, shard_spec, to_out
+from tests.consumer.transactions.world import OUT, read_through, shard_spec, to_out
 from tests.waiting import turns
 
 MIN, MAX = 0.001, 0.010
@@ -70,7 +69,7 @@ async def test_a_transaction_from_its_first_message_to_its_acknowledgement(loop:
         await loop.advance(MIN)
         assert events[2:] == ["consume", "consume", "finalize", ("finished", "committing")]
         checkpoint, wait_for, _ = world.store.commits[0]
-        assert flatten_read_through(checkpoint) == {"source/A": 30}
+        assert read_through(checkpoint) == {"source/A": 30}
         assert list(checkpoint.ack_intents) == [OUT]
         assert wait_for == set()
         [ack] = world.appends.held
@@ -107,7 +106,7 @@ async def test_the_next_transaction_consumes_meanwhile_and_stalls(loop: ClockLoo
         await world.acked()
         assert events[2:4] == ["finalize", ("finished", "committing")]
         assert len(world.store.commits) == 2
-        assert flatten_read_through(world.store.commits[1][0]) == {"source/A": 20}
+        assert read_through(world.store.commits[1][0]) == {"source/A": 20}
         assert events[4:] == ["begin", "consume"]
         await world.committed()
         await world.acked()
@@ -232,13 +231,13 @@ async def test_a_deferred_message_begins_the_next_transaction(loop: ClockLoop):
         assert events == ["begin", "consume", "consume"]
         world.application.errors.clear()
         await loop.advance(MIN)
-        assert flatten_read_through(world.store.commits[0][0]) == {"source/A": 20}
+        assert read_through(world.store.commits[0][0]) == {"source/A": 20}
         assert events[3:5] == ["finalize", ("finished", "committing")]
         assert events[5:] == ["begin", "consume", "consume"]
         await loop.advance(MIN)
         await world.committed()
         await world.acked()
-        assert flatten_read_through(world.store.commits[1][0]) == {"source/A": 30}
+        assert read_through(world.store.commits[1][0]) == {"source/A": 30}
 
 
 FAILURES = [
@@ -395,7 +394,7 @@ async def test_a_large_sequence_is_replayed(loop: ClockLoop):
         await world.send(*(content.pending() for _ in range(6)), content.ack())
         assert world.application.events == [("replay", 0, 50), "begin", *["consume"] * 7]
         await loop.advance(MIN)
-        assert flatten_read_through(world.store.commits[0][0]) == {"source/A": 70}
+        assert read_through(world.store.commits[0][0]) == {"source/A": 70}
 
 
 @clocked

@@ -13,6 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import StrictAppendService, connect
 from gazette_aio.client.appends.futures import AsyncOperation
+from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.transactions.driver import PrimaryLoop
 from gazette_aio.consumer.transactions.progress import ProgressCell
@@ -23,6 +24,8 @@ from gazette_aio.protocol.errors import FencedError
 NDJSON = "application/x-ndjson"
 OUT = "echo/out"
 SOURCES = ("source/A", "source/B")
+read_directly = NoopDispatchRouter()
+"""Router of clients in memory."""
 
 
 def journal_change(name: str, content_type: str = NDJSON) -> pb.ApplyRequest.Change:
@@ -138,6 +141,11 @@ class FakeShard:
         self.publisher: Publisher[Any] = Publisher(self.appends, json_adapter(), clock=Clock())
 
 
+def read_through(checkpoint: Checkpoint) -> dict[str, int]:
+    """Return the offset that each source of a checkpoint was read through."""
+    return {name: source.read_through for name, source in checkpoint.sources.items()}
+
+
 def to_out(_message: Any) -> tuple[str, str]:
     return OUT, NDJSON
 
@@ -190,7 +198,10 @@ class Member:
         self.hooks = Hooks(self.application)
         self.progress = ProgressCell(source.journal for source in self.shard.spec.sources)
         self.observer = Observer()
-        self.loop = PrimaryLoop(
+        self.loop = self.primary(**options)
+
+    def primary(self, **options: Any) -> PrimaryLoop:
+        return PrimaryLoop(
             self.shard,
             self.hooks,
             self.store,
