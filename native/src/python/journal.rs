@@ -140,6 +140,12 @@ impl Journal {
         self.of_sequencer(py, |sequencer| sequencer.pending_rows())
     }
 
+    /// Offset after the last duplicate, or acknowledgement that rolled back: nothing reports it later.
+    #[getter]
+    fn passed(&self, py: Python<'_>) -> PyResult<i64> {
+        self.of_sequencer(py, |sequencer| sequencer.passed())
+    }
+
     #[getter]
     fn has_pending(&self, py: Python<'_>) -> PyResult<bool> {
         self.of_sequencer(py, |sequencer| sequencer.has_pending())
