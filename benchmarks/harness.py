@@ -48,6 +48,7 @@ class Measure:
         better: Whether more or less of the unit is better.
         rounds: How often each side runs.
         about: What figure and yardstick are.
+        plain: The goal with the plain core of messages, or 0 to report only. None: it isn't used.
     """
 
     name: str
@@ -57,6 +58,11 @@ class Measure:
     better: Better = "more"
     rounds: int = 5
     about: str = ""
+    plain: float | None = None
+
+    def with_plain_core(self) -> Measure:
+        """Return the line of the same with the plain core."""
+        return dataclasses.replace(self, name=f"{self.name}.plain", goal=self.plain or None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +120,7 @@ def measure(
     about: str,
     better: Better = "more",
     rounds: int = 5,
+    plain: float | None = None,
 ) -> Callable[[Setup], Setup]:
     """Return a decorator which adds a measure to those that `python -m benchmarks` runs.
 
@@ -123,7 +130,7 @@ def measure(
 
     def add(setup: Setup) -> Setup:
         _measures[name] = Measure(
-            name, goal, unit, asynccontextmanager(setup), better, rounds, about
+            name, goal, unit, asynccontextmanager(setup), better, rounds, about, plain
         )
         return setup
 

@@ -159,14 +159,16 @@ async def local(workload: Workload) -> AsyncGenerator[Subject]:
 for each in WORKLOADS:
     measure(
         f"arrow.columns{each.suffix}",
-        goal=0.75,
+        goal=1.4,
+        plain=0,
         unit="msg/s",
         about=f"committed {each.about} of a broker process as typed columns, against "
         "one thread of pyarrow.json on the same bytes in memory",
     )(partial(columns, each))
     measure(
         f"arrow.raw{each.suffix}",
-        goal=0.7,
+        goal=0.75,
+        plain=0,
         unit="MB/s",
         about=f"committed {each.about} of a broker process as bytes with their columns, "
         "against a loop over the responses of a grpc.aio stub",
@@ -174,6 +176,7 @@ for each in WORKLOADS:
     measure(
         f"arrow.local{each.suffix}",
         goal=0.2 if each.suffix == ".large" else 0.1,
+        plain=0,
         unit="MB/s",
         about=f"committed {each.about} of local NONE fragments as bytes with their columns, "
         "against a copy of the bytes in memory",

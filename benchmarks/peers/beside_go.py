@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from benchmarks.harness import Run, Subject, measure
 from benchmarks.measures.events import JOURNAL, publish_transactions, served_journals
-from benchmarks.peers.ours import ABOUT, TRANSACTION, WORKLOAD, publishing, reading
+from benchmarks.peers.ours import ABOUT, TRANSACTION, WORKLOAD, Form, publishing, reading
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -35,7 +36,7 @@ def go(count: int, *arguments: str) -> Run:
     return run
 
 
-async def published() -> AsyncGenerator[Subject]:
+async def published(batches: bool) -> AsyncGenerator[Subject]:
     """Publish the same messages by both."""
     messages = WORKLOAD.messages()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -44,7 +45,7 @@ async def published() -> AsyncGenerator[Subject]:
         file.flush()
         async with served_journals(JOURNAL) as client:
             yield Subject(
-                publishing(client, messages, batches=False),
+                publishing(client, messages, batches=batches),
                 go(
                     len(messages),
                     "publish",
@@ -56,30 +57,26 @@ async def published() -> AsyncGenerator[Subject]:
             )
 
 
-async def read(batches: bool) -> AsyncGenerator[Subject]:
+async def read(form: Form) -> AsyncGenerator[Subject]:
     """Read the same messages by both."""
     messages = WORKLOAD.messages()
     async with served_journals(JOURNAL) as client:
         head = await publish_transactions(client, WORKLOAD.kind, messages, TRANSACTION)
         yield Subject(
-            reading(client, len(messages), batches=batches),
+            reading(client, len(messages), form),
             go(len(messages), "read", client.endpoint, JOURNAL, str(head)),
         )
 
 
-async def read_items() -> AsyncGenerator[Subject]:
-    """Read messages one by one."""
-    async for subject in read(False):
-        yield subject
-
-
-async def read_batches() -> AsyncGenerator[Subject]:
-    """Read messages in lists."""
-    async for subject in read(True):
-        yield subject
-
-
-GO = f"{ABOUT}, against the program at GAZETTE_GO_BENCH"
-measure("peers.publish.go", goal=None, unit="msg/s", about=f"publish_uncommitted {GO}")(published)
-measure("peers.read.go", goal=None, unit="msg/s", about=f"ReadCommittedIter {GO}")(read_items)
-measure("peers.read_batches.go", goal=None, unit="msg/s", about=f"batches() {GO}")(read_batches)
+for name, goal, own, setup in (
+    ("publish", 0.65, "publish_uncommitted", partial(published, False)),
+    ("publish_batch", 1.5, "publish_uncommitted_batch", partial(published, True)),
+    ("read", None, "ReadCommittedIter", partial(read, "items")),
+    ("read_batches", None, "batches()", partial(read, "batches")),
+):
+    measure(
+        f"peers.{name}.go",
+        goal=goal,
+        unit="msg/s",
+        about=f"{own} {ABOUT}, against the program at GAZETTE_GO_BENCH",
+    )(setup)

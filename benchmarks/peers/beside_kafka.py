@@ -19,7 +19,15 @@ import msgspec
 from benchmarks.harness import Run, Subject, measure
 from benchmarks.measures.events import JOURNAL, publish_transactions, served_journals
 from benchmarks.peers.kafka import bootstrap, create_topic
-from benchmarks.peers.ours import ABOUT, TRANSACTION, WORKLOAD, publishing, reading, transactions
+from benchmarks.peers.ours import (
+    ABOUT,
+    TRANSACTION,
+    WORKLOAD,
+    Form,
+    publishing,
+    reading,
+    transactions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -77,8 +85,8 @@ def aiokafka_publishes(topic: str, messages: list[Any]) -> Run:
     return run
 
 
-def confluent_reads(topic: str, messages: list[Any]) -> Run:
-    """Consume lists of the messages by confluent-kafka, and decode them."""
+def confluent_reads(topic: str, messages: list[Any], *, batches: bool = True) -> Run:
+    """Consume the messages by confluent-kafka, one by one or in lists, and decode them."""
 
     def read() -> float:
         decode = msgspec.json.Decoder(WORKLOAD.kind).decode
@@ -94,7 +102,11 @@ def confluent_reads(topic: str, messages: list[Any]) -> Run:
         seen = 0
         begun = time.perf_counter()
         while seen < len(messages):
-            for record in consumer.consume(TRANSACTION, POLL_SECONDS):
+            if batches:
+                for record in consumer.consume(TRANSACTION, POLL_SECONDS):
+                    decode(record.value())
+                    seen += 1
+            elif (record := consumer.poll(POLL_SECONDS)) is not None:
                 decode(record.value())
                 seen += 1
         elapsed = time.perf_counter() - begun
@@ -145,7 +157,7 @@ async def published(name: str, batches: bool, peer: Peer) -> AsyncGenerator[Subj
         yield Subject(publishing(client, messages, batches=batches), peer(topic, messages))
 
 
-async def read(name: str, batches: bool, peer: Peer) -> AsyncGenerator[Subject]:
+async def read(name: str, form: Form, peer: Peer) -> AsyncGenerator[Subject]:
     """Read the same messages by both."""
     messages = WORKLOAD.messages()
     topic = name.replace("/", "-")
@@ -154,7 +166,7 @@ async def read(name: str, batches: bool, peer: Peer) -> AsyncGenerator[Subject]:
     async with served_journals(JOURNAL) as client:
         await publish_transactions(client, WORKLOAD.kind, messages, TRANSACTION)
         side = peer(topic, messages)
-        yield Subject(reading(client, len(messages), batches=batches), side)
+        yield Subject(reading(client, len(messages), form), side)
 
 
 for line, goal, own, in_batches, theirs, form in (
@@ -176,28 +188,25 @@ for line, goal, own, in_batches, theirs, form in (
         about=f"{own} {ABOUT}, against {form} of {line.rpartition('.')[2]}, to the last commit",
     )(partial(published, line, in_batches, theirs))
 
-for line, goal, own, in_batches, theirs, form in (
-    (
-        "read.aiokafka",
-        2.0,
-        "ReadCommittedIter",
-        False,
-        partial(aiokafka_reads, batches=False),
-        "getone",
-    ),
-    (
-        "read_batches.aiokafka",
-        1.0,
-        "batches()",
-        True,
-        partial(aiokafka_reads, batches=True),
-        "getmany",
-    ),
-    ("read_batches.confluent", 0.5, "batches()", True, confluent_reads, f"consume({TRANSACTION})"),
+OURS: dict[Form, str] = {
+    "items": "ReadCommittedIter",
+    "batches": "batches()",
+    "columns": "typed columns of arrow()",
+}
+CONSUME = f"consume({TRANSACTION})"
+polled = partial(confluent_reads, batches=False)
+one_by_one, in_lists = (partial(aiokafka_reads, batches=batches) for batches in (False, True))
+chosen: Form
+for line, goal, chosen, theirs, method in (
+    ("read.aiokafka", 2.0, "items", one_by_one, "getone"),
+    ("read.confluent", 1.0, "items", polled, "poll"),
+    ("read_batches.aiokafka", 1.0, "batches", in_lists, "getmany"),
+    ("read_batches.confluent", 1.0, "batches", confluent_reads, CONSUME),
+    ("columns.confluent", 1.4, "columns", confluent_reads, CONSUME),
 ):
     measure(
         f"peers.{line}",
         goal=goal,
         unit="msg/s",
-        about=f"{own} {ABOUT}, against {form} of {line.rpartition('.')[2]} and msgspec",
-    )(partial(read, line, in_batches, theirs))
+        about=f"{OURS[chosen]} {ABOUT}, against {method} of {line.rpartition('.')[2]} and msgspec",
+    )(partial(read, line, chosen, theirs))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gazette_aio.protocol as pb
+from benchmarks.measures.arrow import schema_of
 from benchmarks.measures.events import JOURNAL, WORKLOADS, mapping
 from gazette_aio import Publisher, ReadCommittedIter, json_adapter
 
@@ -44,15 +45,21 @@ def publishing(client: JournalClient, messages: list[Any], *, batches: bool) -> 
     return run
 
 
-def reading(client: JournalClient, count: int, *, batches: bool) -> Run:
-    """Return what reads `count` committed messages, one by one or in lists."""
+Form = Literal["items", "batches", "columns"]
+
+
+def reading(client: JournalClient, count: int, form: Form) -> Run:
+    """Return what reads `count` committed messages: one by one, in lists, or as typed columns."""
     adapter = json_adapter(WORKLOAD.kind)
 
     async def run() -> float:
         seen = 0
         iterator = ReadCommittedIter(JOURNAL, adapter, client=client, skip_acks=True)
         begun = time.perf_counter()
-        if batches:
+        if form == "columns":
+            async for columns in iterator.arrow(schema_of(WORKLOAD.kind)):
+                seen += columns.num_rows
+        elif form == "batches":
             async for envelopes in iterator.batches():
                 seen += len(envelopes)
         else:
