@@ -1,12 +1,16 @@
 """Core of messages: from chunks of a journal to committed messages, and from messages to frames.
 
+It has two forms with the same results. The compiled one is used where it's there, and the one in
+plain Python otherwise. GAZETTE_AIO_CORE names the form to use: `native` or `plain`.
+
 Imports `uuid`.
 """
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from gazette_aio.message.core._native import (
@@ -17,9 +21,31 @@ if TYPE_CHECKING:
         Table,
         count_objects,
     )
-else:
-    _form = import_module("gazette_aio.message.core._native")
-    Batch, Journal, Schema = _form.Batch, _form.Journal, _form.Schema
-    Stamper, Table, count_objects = _form.Stamper, _form.Table, _form.count_objects
 
-__all__ = ["Batch", "Journal", "Schema", "Stamper", "Table", "count_objects"]
+__all__ = ["FORM", "Batch", "Journal", "Schema", "Stamper", "Table", "count_objects"]
+
+
+def _import_form() -> tuple[Literal["native", "plain"], Any]:
+    """Return the form to use, and its module."""
+    wanted = os.environ.get("GAZETTE_AIO_CORE", "")
+    if wanted not in {"", "native", "plain"}:
+        raise ImportError(f"GAZETTE_AIO_CORE is {wanted!r}, and may be native or plain")
+    if wanted != "plain":
+        try:
+            return "native", import_module("gazette_aio.message.core._native")
+        except ImportError as error:
+            if wanted or not isinstance(error, ModuleNotFoundError):
+                raise ImportError(
+                    f"the compiled core of messages can't be loaded ({error}): install a wheel of "
+                    "this system, build it, or set GAZETTE_AIO_CORE=plain"
+                ) from error
+    return "plain", import_module("gazette_aio.message.core.plain")
+
+
+FORM, _module = _import_form()
+if not TYPE_CHECKING:
+    Batch, Journal = _module.Batch, _module.Journal
+    # Not all parts are in both forms yet.
+    Schema, Stamper, Table, count_objects = (
+        getattr(_module, name, None) for name in ("Schema", "Stamper", "Table", "count_objects")
+    )

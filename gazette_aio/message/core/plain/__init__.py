@@ -1,0 +1,6 @@
+"""The core in plain Python: the reference of the compiled form, with the same results."""
+
+from __future__ import annotations
+
+from gazette_aio.message.core.plain.journal import Batch as Batch
+from gazette_aio.message.core.plain.journal import Journal as Journal

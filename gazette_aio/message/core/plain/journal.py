@@ -1,0 +1,424 @@
+"""Content of one journal, from chunks to committed messages."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from itertools import accumulate
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+from gazette_aio.message.core.plain.sequencing import ACK, Sequencer, State
+from gazette_aio.message.core.plain.splitting import SPLITTERS, Frame, Splitter
+from gazette_aio.message.core.plain.stamps import (
+    BEGIN,
+    CLOCK,
+    END,
+    EXPLICIT,
+    FLAGS,
+    PAYLOAD,
+    PRODUCER,
+    Row,
+    StampReader,
+    stamp_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+
+Output: TypeAlias = "Batch | tuple[Any, ...] | None"
+
+_ODD_ROWS, _ODD_BYTES = 1024, 256 << 10
+"""Limits of a run of odd messages."""
+
+
+class _Content:
+    """Messages of content that is read once, or again."""
+
+    def __init__(self, splitter: Splitter, stamps: StampReader) -> None:
+        self.splitter = splitter
+        self._stamps = stamps
+        self.waiting: deque[Row | Frame] = deque()
+        """Rows that were read, odd messages, and perhaps the row after them."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next message."""
+        return self.waiting[0][BEGIN] if self.waiting else self.splitter.offset
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that were fed and aren't returned."""
+        return sum([each[END] - each[BEGIN] for each in self.waiting]) + self.splitter.buffered
+
+    def rows(self, limit_bytes: int, limit_rows: int) -> list[Row]:
+        """Return the next rows, at least one, or none if something else is next."""
+        if self.waiting:
+            return self._take(limit_bytes, limit_rows)
+        block = self.splitter.frames(limit_bytes)
+        rows = self._stamps.read_rows(block)
+        if len(rows) < len(block[0]):
+            self.splitter.put_back(block, len(rows))
+            if not rows:
+                self._gather()
+        return rows
+
+    def _take(self, limit_bytes: int, limit_rows: int) -> list[Row]:
+        """Return rows that were read before."""
+        rows: list[Row] = []
+        size = 0
+        while self.waiting and size < limit_bytes and len(rows) < limit_rows:
+            row = self.waiting[0]
+            if isinstance(row, Frame):
+                break
+            rows.append(row)
+            size += row[END] - row[BEGIN]
+            self.waiting.popleft()
+        return rows
+
+    def _gather(self) -> None:
+        """Split off a run of odd messages."""
+        size = 0
+        while size < _ODD_BYTES and len(self.waiting) < _ODD_ROWS:
+            block = self.splitter.frames(1)
+            if not block[0]:
+                break
+            (payload,), (begin,), (end,) = block
+            stamp = self._stamps.read(payload)
+            if stamp is not None:
+                self.waiting.append((payload, begin, end, *stamp))
+                break
+            self.waiting.append(Frame(payload, begin, end))
+            size += end - begin
+
+    def odd(self) -> list[bytes]:
+        """Return the odd messages that are next."""
+        odd: list[bytes] = []
+        for each in self.waiting:
+            if not isinstance(each, Frame):
+                break
+            odd.append(each.payload)
+        return odd
+
+
+class Journal:
+    """Content of one journal, from chunks to committed messages.
+
+    Args:
+        framing: `lines`, `fixed`, or `frames` that are split elsewhere.
+        offset: Offset to begin at.
+        prefix: Constant bytes before UUIDs.
+        path: Names of nested JSON members that lead to UUIDs, which are 16 bytes otherwise.
+        states: States of producers as of the offset; None to return all messages.
+        entering: Whether what's pending before the offset is to be delivered.
+        max_frame_bytes: Largest size of a frame.
+        max_pending_bytes: What pending messages may take.
+        strict: Leave UUIDs to the caller that are neither zero nor of version 1.
+        skip_acks: Don't return acknowledgements.
+    """
+
+    def __init__(
+        self,
+        framing: str,
+        offset: int,
+        *,
+        prefix: bytes | None = None,
+        path: Sequence[bytes] | None = None,
+        states: Sequence[State] | None = None,
+        entering: bool = True,
+        max_frame_bytes: int = 1 << 30,
+        max_pending_bytes: int = 64 << 20,
+        strict: bool = False,
+        skip_acks: bool = False,
+    ) -> None:
+        if framing not in SPLITTERS:
+            raise ValueError("framing isn't lines, fixed or frames")
+        self._new_splitter: Callable[[int], Splitter] = lambda offset: SPLITTERS[framing](
+            offset, max_frame_bytes
+        )
+        self._stamps = StampReader(prefix, path, strict=strict)
+        self._content = self._content_at(offset)
+        self._again: _Content | None = None  # Content that is read again.
+        self._changed: str | None = None  # Why that isn't what it was.
+        self._skip_acks = skip_acks
+        self._max_pending_bytes = max_pending_bytes
+        self._sequencer: Sequencer | None = None
+        if states is not None:
+            self._sequencer = Sequencer(offset, states, enters=entering, skips_acks=skip_acks)
+        self._lock = Lock()
+
+    def _content_at(self, offset: int) -> _Content:
+        return _Content(self._new_splitter(offset), self._stamps)
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next message to process."""
+        return self._content.offset
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of content that aren't processed."""
+        return self._content.buffered
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that retained pending messages count for."""
+        return self._of_sequencer(lambda it: it.pending_bytes, default=0)
+
+    @property
+    def pending_rows(self) -> int:
+        """Number of retained pending messages."""
+        return self._of_sequencer(lambda it: it.pending_rows, default=0)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a span began since the last checkpoint."""
+        return self._of_sequencer(lambda it: it.has_pending, default=False)
+
+    def _of_sequencer(self, call: Callable[[Sequencer], T], *, default: T) -> T:
+        with self._lock:
+            return default if self._sequencer is None else call(self._sequencer)
+
+    def evict(self, limit_bytes: int, limit_rows: int | None = None) -> None:
+        """Retain at most so many bytes and rows of pending messages.
+
+        Others are read again if they commit.
+        """
+        self._of_sequencer(lambda it: it.evict(limit_bytes, limit_rows), default=None)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take content that follows."""
+        self._content.splitter.feed(chunk)
+
+    def feed_frames(self, frames: Sequence[tuple[bytes, int, int]]) -> None:
+        """Take messages that follow, and the offsets of their frames."""
+        self._content.splitter.feed_frames(frames)
+
+    def end(self) -> None:
+        """Declare the end of content."""
+        self._content.splitter.end()
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return how many bytes of a partial frame are discarded."""
+        return self._content.splitter.jump(offset)
+
+    def work(self, limit_bytes: int) -> Output:
+        """Process about `limit_bytes` of content.
+
+        Returns:
+            A Batch; or None if more content is needed; or a tuple of what else is next.
+        """
+        if limit_bytes < 1:
+            raise ValueError("limit is zero")
+        return self._run(limit_bytes, 1 << 62)
+
+    def _run(self, limit_bytes: int, limit_rows: int) -> Output:
+        out: list[Row] = []
+        size = count = 0
+        with self._lock:
+            while size < limit_bytes and count < limit_rows and not self._is_blocked:
+                content = self._again or self._content
+                rows = content.rows(limit_bytes - size, limit_rows - count)
+                if rows:
+                    taken = self._add(rows, out)
+                    content.waiting.extendleft(reversed(rows[taken:]))
+                    size += sum([row[END] - row[BEGIN] for row in rows[:taken]])
+                    count += taken
+                # What was refused before isn't refused again.
+                elif self._again is None or content.waiting or not content.splitter.refusal():
+                    break
+            if self._sequencer is not None:
+                self._sequencer.evict(self._max_pending_bytes)
+            return Batch(out) if out else self._other(count)
+
+    def _other(self, count: int) -> Output:
+        """Return what has come of work that returns no messages."""
+        if self._changed is not None:
+            return "changed", self._changed
+        replay = None if self._sequencer is None else self._sequencer.replay
+        if replay is not None and self._again is None:
+            return "replay", replay.begin, replay.end
+        if count:
+            return ("progress",)
+        content = self._again or self._content
+        if content.waiting:
+            return "odd", content.odd()
+        refused = content.splitter.refusal()
+        return None if refused is None else ("refused", *refused)
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether no row may be added now."""
+        sequencer = self._sequencer
+        return sequencer is not None and (
+            self._changed is not None or (sequencer.replay is not None and self._again is None)
+        )
+
+    def _add(self, rows: list[Row], out: list[Row]) -> int:
+        """Add what rows commit to `out`, and return how many were taken."""
+        sequencer = self._sequencer
+        if sequencer is None:
+            out += [row for row in rows if row[FLAGS] != ACK] if self._skip_acks else rows
+        elif self._again is None:
+            return sequencer.add(rows, out)
+        else:
+            self._changed = sequencer.add_again(rows, out)
+        return len(rows)
+
+    def resolve(self, uuids: Sequence[bytes]) -> Output:
+        """Continue with the first odd messages, given the 16 bytes of their UUIDs."""
+        waiting = (self._again or self._content).waiting
+        if not 0 < len(uuids) <= len((self._again or self._content).odd()):
+            raise ValueError("there are fewer odd messages, or no UUIDs")
+        frames = [waiting.popleft() for _ in uuids]
+        rows = [(*frame[:3], *stamp_of(uuid)) for frame, uuid in zip(frames, uuids, strict=True)]
+        waiting.extendleft(reversed(rows))
+        return self._run(1 << 62, len(rows))
+
+    def leave_out(self) -> tuple[int, int]:
+        """Leave the first odd message out, and return its begin and end."""
+        content = self._again or self._content
+        if not content.odd():
+            raise ValueError("no message is odd")
+        frame = content.waiting.popleft()
+        return frame[BEGIN], frame[END]
+
+    def commit(self, verdicts: Sequence[tuple[bytes, int]]) -> Output:
+        """Commit pending messages up to clocks of their producers.
+
+        It's as if acknowledgements followed, which aren't returned.
+        """
+        if self._sequencer is None:
+            raise ValueError("all messages are read")
+        content = self._content
+        if self._again is not None or content.waiting:
+            raise ValueError("messages before the commits aren't handled")
+        if any(not clock for _, clock in verdicts):
+            raise ValueError("clock is zero")
+        at = content.offset
+        content.waiting.extend((b"", at, at, clock, name, ACK, False) for name, clock in verdicts)
+        return self._run(1 << 62, len(verdicts))
+
+    def settle(self, batch: Batch, start: int, stop: int) -> None:
+        """Note that messages `[start, stop)` of a batch were delivered."""
+        rows = batch.rows(start, stop)
+        last, is_all = rows[-1] if rows else None, stop == len(batch)
+        self._of_sequencer(lambda it: it.settle(len(rows), last, is_all=is_all), default=None)
+
+    def settle_all(self) -> None:
+        """Note that all content processed so far had nothing to deliver."""
+        self._of_sequencer(lambda it: it.settle(0, None, is_all=True), default=None)
+
+    def checkpoint(self, prune_horizon_ns: int = 0) -> tuple[int, list[State]]:
+        """Return the offset read through, and states of producers, as of what was delivered."""
+        if self._sequencer is None:
+            raise ValueError("all messages are read")
+        with self._lock:
+            return self._sequencer.checkpoint(prune_horizon_ns)
+
+    def begin_replay(self) -> tuple[int, int]:
+        """Begin a replay, or continue it after what was returned; return the range to read."""
+        replay = None if self._sequencer is None else self._sequencer.replay
+        if replay is None:
+            raise ValueError("no replay is needed")
+        self._again = self._content_at(replay.begin)
+        self._changed = None
+        return replay.begin, replay.end
+
+    def feed_replay(self, chunk: bytes) -> None:
+        """Take content of the range that follows."""
+        self._replayed.splitter.feed(chunk)
+
+    def feed_replay_frames(self, frames: Sequence[tuple[bytes, int, int]]) -> None:
+        """Take messages of the range that follow."""
+        self._replayed.splitter.feed_frames(frames)
+
+    def jump_replay(self, offset: int) -> None:
+        """Continue a replay after a gap."""
+        self._replayed.splitter.jump(offset)
+
+    @property
+    def _replayed(self) -> _Content:
+        if self._again is None:
+            raise ValueError("no replay is under way")
+        return self._again
+
+    def end_replay(self) -> Batch:
+        """End a replay, and return the rest of its commit, which may be nothing."""
+        if self._replayed.waiting or self._changed is not None:
+            raise ValueError("messages of the replay aren't handled")
+        self._again = None
+        out: list[Row] = []
+        self._of_sequencer(lambda it: it.end_replay(out), default=None)
+        return Batch(out)
+
+
+class Batch:
+    """Committed messages, in their order."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self, start: int, stop: int) -> list[Row]:
+        """Return messages `[start, stop)`."""
+        if not 0 <= start <= stop <= len(self._rows):
+            raise IndexError("messages aren't of the batch")
+        return self._rows[start:stop]
+
+    def payloads(self, start: int, stop: int) -> list[bytes]:
+        """Return the bytes of messages."""
+        return [row[PAYLOAD] for row in self.rows(start, stop)]
+
+    def lines(self, start: int, stop: int, *, acks: bool = True) -> bytes:
+        """Return the bytes of messages, each followed by a newline."""
+        rows = self.rows(start, stop)
+        lines = [row[PAYLOAD] for row in rows if acks or row[FLAGS] != ACK]
+        return b"\n".join([*lines, b""])
+
+    def places(
+        self, start: int, stop: int, flags: tuple[Any, ...]
+    ) -> tuple[list[int], list[int], list[int], list[Any], list[bytes]]:
+        """Return begins, ends, clocks, flags and producers. `flags` are the known ones."""
+        rows = self.rows(start, stop)
+        kind = cast("Callable[[int], Any]", type(flags[0]))
+        known = len(flags)
+        of = [row[FLAGS] for row in rows]
+        return (
+            [row[BEGIN] for row in rows],
+            [row[END] for row in rows],
+            [row[CLOCK] for row in rows],
+            [flags[each] if each < known else kind(each) for each in of],
+            [row[PRODUCER] for row in rows],
+        )
+
+    def unusual(self, start: int, stop: int) -> tuple[list[int], list[int]]:
+        """Return the indices of acknowledgements, and of messages with explicit UUIDs."""
+        rows = self.rows(start, stop)
+        return (
+            [at for at, row in enumerate(rows, start) if row[FLAGS] == ACK],
+            [at for at, row in enumerate(rows, start) if row[EXPLICIT]],
+        )
+
+    def columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """Return producers, clocks, flags, begins and ends, as numbers in memory."""
+        rows, count = self._rows, len(self._rows)
+        return (
+            struct.pack(f"<{count}Q", *(int.from_bytes(row[PRODUCER]) for row in rows)),
+            struct.pack(f"<{count}Q", *(row[CLOCK] for row in rows)),
+            struct.pack(f"<{count}H", *(row[FLAGS] for row in rows)),
+            struct.pack(f"<{count}q", *(row[BEGIN] for row in rows)),
+            struct.pack(f"<{count}q", *(row[END] for row in rows)),
+        )
+
+    def values(self) -> tuple[bytes, bytes]:
+        """Return the messages as the buffers of an array of bytes: offsets and data."""
+        payloads = [row[PAYLOAD] for row in self._rows]
+        ends = list(accumulate(map(len, payloads), initial=0))
+        if ends[-1] >= 1 << 31:
+            raise ValueError("messages take more than 2 GiB")
+        return struct.pack(f"<{len(ends)}i", *ends), b"".join(payloads)

@@ -1,0 +1,157 @@
+"""Reading of clocks, flags and producers from the UUIDs of messages."""
+
+from __future__ import annotations
+
+import struct
+from binascii import unhexlify
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gazette_aio.message.uuid import RAW_LENGTH, TEXT_LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gazette_aio.message.core.plain.splitting import Block
+
+Row = tuple[bytes, int, int, int, bytes, int, bool]
+"""One message: payload, begin, end, clock, producer, flags, and whether its UUID is explicit: not
+made up of clock, flags and producer."""
+PAYLOAD: Final = 0
+BEGIN: Final = 1
+END: Final = 2
+CLOCK: Final = 3
+PRODUCER: Final = 4
+FLAGS: Final = 5
+EXPLICIT: Final = 6
+
+Stamp = tuple[int, bytes, int, bool]
+"""The last members of a Row."""
+
+_MOST_TAILS = 4096
+_LOWS = 0xFFFFFFFF << 4
+"""Bits of a clock that are the first digits of a UUID."""
+_halves_of = struct.Struct(">QQ").unpack
+_low_of = struct.Struct(">I").unpack
+
+
+def stamp_of(raw: bytes) -> Stamp:
+    """Return the stamp of the 16 bytes of a UUID. Neither version nor variant are required."""
+    high, low = _halves_of(raw)
+    clock = (high & 0xFFF) << 52 | (high >> 16 & 0xFFFF) << 36 | high >> 32 << 4 | low >> 58 & 0xF
+    is_time = high >> 12 & 0xF == 1 and low >> 62 == 2
+    return clock, raw[10:], low >> 48 & 0x3FF, not is_time
+
+
+def _stamp_of_text(text: bytes) -> Stamp | None:
+    if len(text) != TEXT_LENGTH or text[8:24:5] != b"----":
+        return None
+    digits = text.replace(b"-", b"")
+    try:
+        return stamp_of(unhexlify(digits)) if len(digits) == 2 * RAW_LENGTH else None
+    except ValueError:
+        return None
+
+
+ZERO = stamp_of(bytes(RAW_LENGTH))
+"""Stamp of a message without a UUID."""
+
+
+class StampReader:
+    """Reads the stamps of messages.
+
+    All of a UUID but the low 32 bits of its timestamp recurs in the messages of a producer for
+    minutes: this *tail* is looked up rather than parsed.
+
+    Args:
+        prefix: Constant bytes before the UUID, if any.
+        path: Names of nested JSON members that lead to the UUID, which is text then. None if it's
+            16 bytes after the prefix.
+        strict: Leave UUIDs that are neither zero nor of version 1 to the caller.
+    """
+
+    def __init__(self, prefix: bytes | None, path: Sequence[bytes] | None, *, strict: bool) -> None:
+        self._prefix = prefix
+        self._decoder = None if path is None else msgspec.json.Decoder(_nested(path))
+        self._depth = 0 if path is None else len(path)
+        self._strict = strict
+        self._tails: dict[bytes, tuple[int, bytes, int]] = {}
+        self._low_at = len(prefix or b"")
+        self._tail_at = self._low_at + (4 if path is None else 8)
+        # A quote follows text.
+        self._tail_end = self._low_at + (RAW_LENGTH if path is None else TEXT_LENGTH + 1)
+
+    def read_rows(self, block: Block) -> list[Row]:
+        """Return the rows of frames, up to the first whose UUID isn't clear."""
+        rows: list[Row] = []
+        add = rows.append
+        prefix, find_tail = self._prefix or b"", self._tails.get
+        low_at, tail_at, tail_end = self._low_at, self._tail_at, self._tail_end
+        raw_of = bytes if self._decoder is None else unhexlify
+        # Hot: a call for each message would take longer than all else.
+        for payload, begin, end in zip(*block, strict=True):
+            tail = find_tail(payload[tail_at:tail_end])
+            if tail is not None and payload.startswith(prefix):
+                try:
+                    (low,) = _low_of(raw_of(payload[low_at:tail_at]))
+                except ValueError:
+                    pass
+                else:
+                    base, producer, flags = tail
+                    add((payload, begin, end, base | low << 4, producer, flags, False))
+                    continue
+            stamp = self.read(payload)
+            if stamp is None:
+                break
+            add((payload, begin, end, *stamp))
+        return rows
+
+    def read(self, payload: bytes) -> Stamp | None:
+        """Return the stamp of a message, or None if the caller has to find it, or the error."""
+        stamp = self._read_placed(payload)
+        if stamp is None and self._decoder is not None:
+            stamp = self._read_member(self._decoder, payload)
+        if self._strict and stamp is not None and stamp[3] and stamp != ZERO:
+            return None
+        return stamp
+
+    def _read_placed(self, payload: bytes) -> Stamp | None:
+        """Return the stamp at the usual place, and learn its tail."""
+        if self._prefix is None or not payload.startswith(self._prefix):
+            return None
+        at, end = self._low_at, self._tail_end
+        if self._decoder is None:
+            stamp = stamp_of(payload[at:end]) if len(payload) >= end else None
+        elif payload[end - 1 : end] == b'"':
+            stamp = _stamp_of_text(payload[at : end - 1])
+        else:
+            stamp = None
+        if stamp is not None and not stamp[3]:
+            if len(self._tails) >= _MOST_TAILS:
+                self._tails.clear()
+            clock, producer, flags, _ = stamp
+            self._tails[payload[self._tail_at : end]] = clock & ~_LOWS, producer, flags
+        return stamp
+
+    def _read_member(self, decoder: msgspec.json.Decoder[Any], payload: bytes) -> Stamp | None:
+        try:
+            value = decoder.decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        for _ in range(self._depth):
+            value = None if value is None else value.member
+        text = b"null" if value is None else bytes(value)
+        if text == b"null":
+            return ZERO
+        # Raw: text that has escapes isn't canonical.
+        return _stamp_of_text(text[1:-1]) if text[:1] == b'"' else None
+
+
+def _nested(path: Sequence[bytes]) -> Any:
+    """Return a type that decodes the member at `path` only, as raw bytes."""
+    kind: Any = msgspec.Raw
+    for name in reversed(path):
+        field = msgspec.field(default=None, name=name.decode())
+        kind = msgspec.defstruct("Stamped", [("member", kind, field)]) | None
+    return kind
