@@ -42,6 +42,7 @@ class _Content:
         self._stamps = stamps
         self.waiting: deque[Row | Frame] = deque()
         """Rows that were read, odd messages, and perhaps the row after them."""
+        self._is_odd = False  # The last message that was read.
 
     @property
     def offset(self) -> int:
@@ -57,9 +58,11 @@ class _Content:
         """Return the next rows, at least one, or none if something else is next."""
         if self.waiting:
             return self._take(limit_bytes, limit_rows)
-        block = self.splitter.frames(limit_bytes)
+        # Others may be odd, too. What's read ahead would be read again after each run of them.
+        block = self.splitter.frames(1 if self._is_odd else limit_bytes)
         rows = self._stamps.read_rows(block)
-        if len(rows) < len(block[0]):
+        self._is_odd = len(rows) < len(block[0])
+        if self._is_odd:
             self.splitter.put_back(block, len(rows))
             if not rows:
                 self._gather()

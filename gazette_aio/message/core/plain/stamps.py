@@ -44,18 +44,18 @@ def stamp_of(raw: bytes) -> Stamp:
     return clock, raw[10:], low >> 48 & 0x3FF, not is_time
 
 
-def _stamp_of_text(text: bytes) -> Stamp | None:
+def _raw_of(text: bytes) -> bytes | None:
+    """Return the bytes of the canonical text of a UUID, or None if it isn't."""
     if len(text) != TEXT_LENGTH or text[8:24:5] != b"----":
         return None
-    digits = text.replace(b"-", b"")
     try:
-        return stamp_of(unhexlify(digits)) if len(digits) == 2 * RAW_LENGTH else None
+        raw = unhexlify(text.replace(b"-", b""))
     except ValueError:
         return None
+    return raw if len(raw) == RAW_LENGTH else None
 
 
-ZERO = stamp_of(bytes(RAW_LENGTH))
-"""Stamp of a message without a UUID."""
+_ZERO = bytes(RAW_LENGTH)
 
 
 class StampReader:
@@ -109,32 +109,33 @@ class StampReader:
 
     def read(self, payload: bytes) -> Stamp | None:
         """Return the stamp of a message, or None if the caller has to find it, or the error."""
-        stamp = self._read_placed(payload)
-        if stamp is None and self._decoder is not None:
-            stamp = self._read_member(self._decoder, payload)
-        if self._strict and stamp is not None and stamp[3] and stamp != ZERO:
+        raw = self._read_placed(payload)
+        is_placed = raw is not None
+        if raw is None and self._decoder is not None:
+            raw = self._read_member(self._decoder, payload)
+        if raw is None:
             return None
-        return stamp
-
-    def _read_placed(self, payload: bytes) -> Stamp | None:
-        """Return the stamp at the usual place, and learn its tail."""
-        if self._prefix is None or not payload.startswith(self._prefix):
-            return None
-        at, end = self._low_at, self._tail_end
-        if self._decoder is None:
-            stamp = stamp_of(payload[at:end]) if len(payload) >= end else None
-        elif payload[end - 1 : end] == b'"':
-            stamp = _stamp_of_text(payload[at : end - 1])
-        else:
-            stamp = None
-        if stamp is not None and not stamp[3]:
+        stamp = stamp_of(raw)
+        if stamp[-1]:
+            return None if self._strict and raw != _ZERO else stamp
+        if is_placed:
             if len(self._tails) >= _MOST_TAILS:
                 self._tails.clear()
             clock, producer, flags, _ = stamp
-            self._tails[payload[self._tail_at : end]] = clock & ~_LOWS, producer, flags
+            self._tails[payload[self._tail_at : self._tail_end]] = clock & ~_LOWS, producer, flags
         return stamp
 
-    def _read_member(self, decoder: msgspec.json.Decoder[Any], payload: bytes) -> Stamp | None:
+    def _read_placed(self, payload: bytes) -> bytes | None:
+        """Return the UUID at the usual place."""
+        if self._prefix is None or not payload.startswith(self._prefix):
+            return None
+        found = payload[self._low_at : self._tail_end]
+        if self._decoder is None:
+            return found if len(found) == RAW_LENGTH else None
+        return _raw_of(found[:-1]) if found.endswith(b'"') else None
+
+    def _read_member(self, decoder: msgspec.json.Decoder[Any], payload: bytes) -> bytes | None:
+        """Return the UUID at the path, or zero if it's missing or null."""
         try:
             value = decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -143,9 +144,9 @@ class StampReader:
             value = None if value is None else value.member
         text = b"null" if value is None else bytes(value)
         if text == b"null":
-            return ZERO
+            return _ZERO
         # Raw: text that has escapes isn't canonical.
-        return _stamp_of_text(text[1:-1]) if text[:1] == b'"' else None
+        return _raw_of(text[1:-1]) if text.startswith(b'"') else None
 
 
 def _nested(path: Sequence[bytes]) -> Any:
