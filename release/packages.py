@@ -1,7 +1,8 @@
-"""`python release/packages.py DIST`: check the wheel in a directory, as users install it.
+"""`python release/packages.py DIST`: check an sdist and its wheel, as users install them.
 
-It prints how large the base installation is, without byte code, and its largest parts; uses each
-extra where it alone is installed; and appends and reads by the base installation.
+It builds the sdist without cargo, and publishes and reads by the base installation of both wheels;
+prints how large that of the first is, without byte code, and its largest parts; and uses each extra
+where it alone is installed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from email.parser import BytesParser
@@ -20,35 +22,70 @@ HEAVY = ("spark",)
 """Extras of hundreds of megabytes, which other targets install."""
 PROGRAM = """
 import asyncio
-from gazette_aio import EmbeddedBroker, connect
+from gazette_aio import EmbeddedBroker, Publisher, ReadCommittedIter, connect, json_adapter
 from gazette_aio.testing import create_journals, journal_spec
 
 async def main():
     async with EmbeddedBroker(fsync="off") as broker, connect(broker.endpoint) as client:
-        await create_journals(client, journal_spec("a/journal"))
-        await client.append("a/journal", b"content")
-        async with client.read("a/journal", end_offset=7) as reader:
-            assert await reader.read() == b"content"
+        await create_journals(client, journal_spec("a/journal", labels={"content-type": JSON}))
+        publisher = Publisher(client.appends, json_adapter())
+        async with publisher.transaction():
+            await publisher.publish_uncommitted(lambda message: ("a/journal", JSON), {"a": 1})
+        messages = ReadCommittedIter("a/journal", json_adapter(), client=client, skip_acks=True)
+        assert [envelope.message["a"] async for envelope in messages] == [1]
 
+JSON = "application/x-ndjson"
 asyncio.run(main())
 """
+CORE = "gazette_aio/message/core/_native"
 
 
-def run(*command: str | Path, directory: Path) -> None:
-    """Run a program away from the sources."""
+def run(*command: str | Path, directory: Path, **settings: str) -> str:
+    """Run a program away from the sources, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(command, check=True, cwd=directory, env=environment)
+    done = subprocess.run(
+        command,
+        check=True,
+        cwd=directory,
+        env=environment | settings,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout
 
 
 def install(wheel: Path, extra: str, directory: Path) -> Path:
     """Install the wheel with one extra, or none, and return its interpreter."""
-    venv = directory / f"venv-{extra or 'base'}"
+    venv = directory / f"venv-{extra or wheel.name}"
     run(sys.executable, "-m", "venv", venv, directory=directory)
     python = venv / "bin" / "python"
     what = f"{wheel}[{extra}]" if extra else wheel
     quiet = ("--quiet", "--disable-pip-version-check")
     run(python, "-m", "pip", "install", *quiet, "--no-compile", what, directory=directory)
     return python
+
+
+def build_without_cargo(sdist: Path, python: Path, directory: Path) -> Path:
+    """Return a wheel of the sdist that pip builds where there are no programs."""
+    with tarfile.open(sdist) as archive:
+        compiled = [n for n in archive.getnames() if n.endswith((".so", ".dylib", "Cargo.lock"))]
+    assert not compiled, f"the sdist has {compiled}"
+    built = directory / "plain"
+    command = (python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, sdist)
+    run(*command, directory=directory, PATH=str(python.parent))
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+def check_base(wheel: Path, python: Path, form: str, directory: Path) -> None:
+    """Check the content of a wheel, and use its base installation."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = sorted(each for each in archive.namelist() if each.startswith(CORE))
+    assert files == [f"{CORE}.abi3.so"] * (form == "native") + [f"{CORE}.pyi"], files
+    version = run(python.with_name("gazette-aio"), "--version", directory=directory)
+    assert f"{form} core" in version, version
+    run(python, "-W", "error", "-c", PROGRAM, directory=directory)
+    print(f"{wheel.name} works, {wheel.stat().st_size / 1e6:.1f} MB")
 
 
 def sizes(python: Path) -> dict[str, int]:
@@ -71,7 +108,8 @@ def extras_of(wheel: Path) -> list[str]:
 
 
 def main(dist: Path) -> int:
-    """Check a wheel, and return the exit code."""
+    """Check an sdist and a wheel, and return the exit code."""
+    (sdist,) = dist.resolve().glob("*.tar.gz")
     (wheel,) = dist.resolve().glob("*.whl")
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
@@ -81,7 +119,10 @@ def main(dist: Path) -> int:
         print(f"the base installation has {total / 1e6:.1f} MB without byte code")
         for name, size in sorted(parts.items(), key=lambda part: -part[1])[:5]:
             print(f"  {name} {size / 1e6:.1f} MB")
-        run(python, "-W", "error", "-c", PROGRAM, directory=directory)
+        check_base(wheel, python, "native" if "-cp311-abi3-" in wheel.name else "plain", directory)
+        plain = build_without_cargo(sdist, python, directory)
+        assert plain.name.endswith("-py3-none-any.whl"), plain.name
+        check_base(plain, install(plain, "", directory), "plain", directory)
         for extra in extras_of(wheel):
             if extra not in HEAVY:
                 python = install(wheel, extra, directory)

@@ -59,13 +59,28 @@ class _Commands(CommandGroup):
         return command
 
 
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+    if wanted and not context.resilient_parsing:
+        # No other command pays for this import.
+        form = importlib.import_module("gazette_aio.message.core").FORM
+        print_line(f"{_PROGRAM}, version {__version__}, {form} core")
+        context.exit()
+
+
 @click.group(
     name=_PROGRAM,
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong usage or input, 130 interrupted.",
 )
-@click.version_option(__version__, prog_name=_PROGRAM)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and the form of the core of messages.",
+)
 @log_options
 def cli() -> None:
     """Work with Gazette journals, and serve them from a directory."""

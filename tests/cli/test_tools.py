@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
+from gazette_aio import __version__
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.advertised import examine_endpoints
@@ -21,12 +22,14 @@ from gazette_aio.cli.tools.print_config import key_of, sections_of
 from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.consumer import Application, MemoryStore
 from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, json_adapter, parse_uuid
+from gazette_aio.message.core import FORM
 from gazette_aio.protocol import FrameTooLargeError
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.go.ini import ini_line
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
 from tests import extent
+from tests.cli.conftest import spawn
 from tests.connect_proxy import connect_proxy
 from tests.waiting import eventually
 
@@ -174,6 +177,30 @@ def test_completion_of_words(inline: Any) -> None:
         "COMP_CWORD": "2",
     }
     assert inline(env=env).text == "plain,list\n"
+
+
+async def finished(*args: str, env: dict[str, str]) -> tuple[int, str]:
+    process = await spawn(*args, env=env)
+    out, err = await process.communicate()
+    return process.returncode, out.decode() or err.decode()
+
+
+async def test_version_names_the_form_of_the_core(inline: Any) -> None:
+    plain = await finished("--version", env={"GAZETTE_AIO_CORE": "plain"})
+
+    assert plain == (0, f"gazette-aio, version {__version__}, plain core\n")
+    assert inline("--version").text == f"gazette-aio, version {__version__}, {FORM} core\n"
+
+
+async def test_doctor_says_how_to_get_the_compiled_core(unused_port: int) -> None:
+    env = {"BROKER_ADDRESS": f"http://127.0.0.1:{unused_port}", "GAZETTE_AIO_CORE": "plain"}
+    _, text = await finished("doctor", "--json", env=env)
+
+    (chosen,) = (each for each in json.loads(text) if each["check"] == "core")
+    lacking = diagnosis.core_finding("plain", is_chosen=False)
+    assert (chosen["result"], chosen["remedy"]) == ("warning", "unset $GAZETTE_AIO_CORE")
+    assert "install Rust 1.85 or newer" in lacking.remedy
+    assert diagnosis.core_finding("native", is_chosen=False).result == "ok"
 
 
 @pytest.mark.gazette_broker(auth_keys="c2VjcmV0")

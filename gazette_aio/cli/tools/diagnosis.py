@@ -31,6 +31,27 @@ class Finding:
     remedy: str = ""
 
 
+def core_finding(form: str, *, is_chosen: bool) -> Finding:
+    """Return the finding of the core of messages.
+
+    Args:
+        form: `native` or `plain`.
+        is_chosen: Whether `GAZETTE_AIO_CORE` asks for this form.
+    """
+    if form == "native":
+        return Finding("core", "ok", "native")
+    if is_chosen:
+        remedy = "unset $GAZETTE_AIO_CORE"
+    else:
+        remedy = (
+            "install Rust 1.85 or newer, and then the package again by "
+            "`pip install --force-reinstall --no-deps --no-cache-dir gazette-aio`, "
+            "or `make core` in a clone"
+        )
+    detail = "plain Python: messages are read and published more slowly"
+    return Finding("core", "warning", detail, remedy)
+
+
 def resolution_failure(host: str, variable: str) -> Finding:
     """Return the finding of a host name that doesn't resolve."""
     remedy = f"check the spelling of ${variable}, and DNS; containers may need the service's name"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import socket
 import ssl
@@ -29,6 +30,7 @@ from gazette_aio.cli.tools.advertised import (
 from gazette_aio.cli.tools.diagnosis import Finding
 from gazette_aio.client import iter_journals
 from gazette_aio.consumer.api import list_shards
+from gazette_aio.message.core import FORM
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.proxies import proxy_of, proxy_of_endpoint
 
@@ -62,8 +64,9 @@ def doctor(
 ) -> None:
     """Diagnose a connection: address, DNS, TLS, tokens, routes, stores, shards, Etcd, clocks.
 
-    The command checks the broker, and a consumer and Etcd if their addresses are given. It changes
-    nothing; brokers write a small file to each fragment store, as they do for each health check.
+    The command looks at this installation, and checks the broker, and a consumer and Etcd if their
+    addresses are given. It changes nothing; brokers write a small file to each fragment store, as
+    they do for each health check.
     """
     source = context.get_parameter_source("consumer_address")
     with_consumer = source is not click.core.ParameterSource.DEFAULT
@@ -86,7 +89,8 @@ def doctor(
 async def _examine(
     broker: ClientSettings, consumer: ClientSettings | None, etcd: str | None
 ) -> list[Finding]:
-    findings = [_versions()]
+    chosen = os.environ.get("GAZETTE_AIO_CORE")
+    findings = [_versions(), diagnosis.core_finding(FORM, is_chosen=chosen == FORM)]
 
     async def examine_journals() -> tuple[list[pb.Route], list[Finding]]:
         async with broker.open() as client:
