@@ -15,7 +15,7 @@ use super::{words, Leading};
 use crate::columns::Members;
 use crate::frames::{Frame, Framing};
 use crate::journal::{self, Format, Misuse, Output, Place};
-use crate::sequence::{Bounds, Row, Sequencer};
+use crate::sequence::{Bounds, Remarks, Row, Sequencer};
 use crate::uuid::ACK;
 
 type State = ([u8; 6], u64, u64, i64);
@@ -149,6 +149,21 @@ impl Journal {
     #[getter]
     fn has_pending(&self, py: Python<'_>) -> PyResult<bool> {
         self.of_sequencer(py, |sequencer| sequencer.has_pending())
+    }
+
+    /// Numbers, so far, of messages with unexpected flags, acknowledgements older than the last one,
+    /// messages outside of transactions that discarded pending ones, and producers that were
+    /// forgotten with what they had pending.
+    #[getter]
+    fn remarks(&self, py: Python<'_>) -> PyResult<(usize, usize, usize, usize)> {
+        let remarks = self.of_sequencer(py, |sequencer| sequencer.remarks())?;
+        let Remarks {
+            unknown_flags,
+            old_acks,
+            mixed,
+            stale,
+        } = remarks;
+        Ok((unknown_flags, old_acks, mixed, stale))
     }
 
     /// Retains at most so many bytes and rows of pending messages. Others are read again if they

@@ -70,6 +70,8 @@ def facts(journal):
         journal.pending_bytes,
         journal.pending_rows,
         journal.has_pending,
+        journal.passed,
+        journal.remarks,
     )
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from gazette_aio.message.core.plain.sequencing import ACK, Sequencer, State
+from gazette_aio.message.core.plain.sequencing import ACK, Remarks, Sequencer, State
 from gazette_aio.message.core.plain.splitting import SPLITTERS, Frame, Splitter
 from gazette_aio.message.core.plain.stamps import (
     BEGIN,
@@ -80,6 +80,11 @@ class _Content:
             size += row[END] - row[BEGIN]
             self.waiting.popleft()
         return rows
+
+    def has_messages(self) -> bool:
+        """Return whether there are messages at hand."""
+        self.waiting.extendleft(self.rows(1, 1))
+        return bool(self.waiting)
 
     def _gather(self) -> None:
         """Split off a run of odd messages."""
@@ -179,6 +184,21 @@ class Journal:
     def has_pending(self) -> bool:
         """Whether a span began since the last checkpoint."""
         return self._of_sequencer(lambda it: it.has_pending, default=False)
+
+    @property
+    def passed(self) -> int:
+        """Offset after the last message that nothing reports later."""
+        return self._of_sequencer(lambda it: it.passed, default=0)
+
+    @property
+    def remarks(self) -> tuple[int, int, int, int]:
+        """Numbers, so far, of what indicates misbehaving producers.
+
+        They're messages with unexpected flags, acknowledgements older than the last one, messages
+        outside of transactions that discarded pending ones, and producers that were forgotten with
+        what they had pending.
+        """
+        return self._of_sequencer(lambda it: it.remarks, default=Remarks())
 
     def _of_sequencer(self, call: Callable[[Sequencer], T], *, default: T) -> T:
         with self._lock:
@@ -296,7 +316,7 @@ class Journal:
         if self._sequencer is None:
             raise ValueError("all messages are read")
         content = self._content
-        if self._again is not None or content.waiting:
+        if self._again is not None or content.has_messages():
             raise ValueError("messages before the commits aren't handled")
         if any(not clock for _, clock in verdicts):
             raise ValueError("clock is zero")

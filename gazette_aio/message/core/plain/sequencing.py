@@ -7,7 +7,7 @@ The first states are ahead of the caller, the second are those of a checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gazette_aio.message.core.plain.stamps import BEGIN, CLOCK, END, FLAGS, PRODUCER, Row
 
@@ -70,6 +70,18 @@ class Replay:
         self.delivered: int = 0
 
 
+class Remarks(NamedTuple):
+    """Numbers of messages that indicate misbehaving producers."""
+
+    unknown_flags: int = 0
+    old_acks: int = 0
+    """Acknowledgements that are older than the last one: the producer went back in time."""
+    mixed: int = 0
+    """Messages outside of transactions that discarded pending ones."""
+    stale: int = 0
+    """Producers that were forgotten with what they had pending."""
+
+
 class Sequencer:
     """Order of commits of one journal.
 
@@ -87,6 +99,9 @@ class Sequencer:
         """What has to be read again before the next message may be added."""
         self.pending_bytes: int = 0
         self.pending_rows: int = 0
+        self.passed: int = offset
+        """Offset after the last duplicate, or acknowledgement that rolled back."""
+        self.remarks: Remarks = Remarks()
         self._skips_acks = skips_acks
         self._producers: dict[bytes, Producer] = {}
         # Messages, and how many are delivered for each, until these were.
@@ -134,9 +149,13 @@ class Sequencer:
                     known.size += size
                     pending_bytes += size
                     pending_rows += 1
+                else:
+                    self.passed = end
             elif flags == ACK or clock > known.min:
                 pending_bytes -= known.size
                 pending_rows -= len(known.span)
+                if flags > ACK or known.begin != -1 or clock < known.min:
+                    self._remark(known, row)
                 if flags != ACK:
                     out.append(row)
                 elif clock > known.min:
@@ -144,7 +163,13 @@ class Sequencer:
                         self._commit(known.span, known.min, row, out)
                     else:
                         self.replay = Replay(known.missing, known, row)
+                else:
+                    self.passed = end
                 known.close(clock)
+            else:
+                self.passed = end
+                if flags > ACK:
+                    self._remark(known, row)
             note((row, len(out) - count))
             count = len(out)
             if self.replay is not None:
@@ -152,6 +177,15 @@ class Sequencer:
         self.pending_bytes, self.pending_rows = pending_bytes, pending_rows
         self._undelivered += count - before
         return taken
+
+    def _remark(self, known: Producer, row: Row) -> None:
+        """Note what's wrong with a message that isn't pending, if anything is."""
+        clock, flags = row[CLOCK], row[FLAGS]
+        unknown, old, mixed, stale = self.remarks
+        unknown += flags > ACK
+        old += flags == ACK and clock < known.min and row[END] > row[BEGIN]
+        mixed += flags != ACK and clock > known.min and known.begin != -1
+        self.remarks = Remarks(unknown, old, mixed, stale)
 
     def _commit(self, span: list[Row], low: int, ack: Row, out: list[Row]) -> None:
         """Add pending rows above `low` that an acknowledgement commits, and the acknowledgement."""
@@ -278,7 +312,9 @@ class Sequencer:
         busy = {row[PRODUCER] for row, _ in self._steps}
         for name in [name for name, known in self._settled.items() if known.max < bound]:
             if name not in busy:
-                del self._settled[name]
+                unknown, old, mixed, stale = self.remarks
+                stale += self._settled.pop(name).begin != -1
+                self.remarks = Remarks(unknown, old, mixed, stale)
                 known = self._producers.pop(name)
                 self.pending_bytes -= known.size
                 self.pending_rows -= len(known.span)
