@@ -125,58 +125,58 @@ class Sequencer:
         """
         producers, note = self._producers, self._steps.append
         count = before = len(out)
-        pending_bytes, pending_rows = self.pending_bytes, self.pending_rows
-        taken = 0
+        taken = added_bytes = added_rows = 0
         # Hot: a call for each message would take longer than all else.
         for row in rows:
             taken += 1
             _, begin, end, clock, producer, flags, _ = row
             if not clock:
                 out.append(row)
-                note((row, 1))
-                count += 1
-                continue
-            known = producers.get(producer)
-            if known is None:
-                known = producers[producer] = Producer(clock - 1, clock - 1, -1)
-            if flags == CONTINUE:
-                if clock > known.max:
+            else:
+                known = producers.get(producer)
+                if known is None:
+                    known = producers[producer] = Producer(clock - 1, clock - 1, -1)
+                if flags != CONTINUE:
+                    self._close(known, row, out)
+                elif clock > known.max:
                     known.max = clock
                     if known.begin == -1:
                         known.begin = begin
                     size = end - begin + ROW_BYTES
                     known.span.append(row)
                     known.size += size
-                    pending_bytes += size
-                    pending_rows += 1
+                    added_bytes += size
+                    added_rows += 1
                 else:
                     self.passed = end
-            elif flags == ACK or clock > known.min:
-                pending_bytes -= known.size
-                pending_rows -= len(known.span)
-                if flags > ACK or known.begin != -1 or clock < known.min:
-                    self._remark(known, row)
-                if flags != ACK:
-                    out.append(row)
-                elif clock > known.min:
-                    if known.missing is None:
-                        self._commit(known.span, known.min, row, out)
-                    else:
-                        self.replay = Replay(known.missing, known, row)
-                else:
-                    self.passed = end
-                known.close(clock)
-            else:
-                self.passed = end
-                if flags > ACK:
-                    self._remark(known, row)
             note((row, len(out) - count))
             count = len(out)
             if self.replay is not None:
                 break
-        self.pending_bytes, self.pending_rows = pending_bytes, pending_rows
+        self.pending_bytes += added_bytes
+        self.pending_rows += added_rows
         self._undelivered += count - before
         return taken
+
+    def _close(self, known: Producer, row: Row, out: list[Row]) -> None:
+        """Take an acknowledgement, or a message outside of transactions."""
+        clock, flags = row[CLOCK], row[FLAGS]
+        if flags > ACK or clock < known.min or known.begin != -1:
+            self._remark(known, row)
+        if clock <= known.min:
+            self.passed = row[END]
+            if flags != ACK:
+                return
+        self.pending_bytes -= known.size
+        self.pending_rows -= len(known.span)
+        if clock > known.min:
+            if flags != ACK:
+                out.append(row)
+            elif known.missing is None:
+                self._commit(known.span, known.min, row, out)
+            else:
+                self.replay = Replay(known.missing, known, row)
+        known.close(clock)
 
     def _remark(self, known: Producer, row: Row) -> None:
         """Note what's wrong with a message that isn't pending, if anything is."""
