@@ -233,9 +233,9 @@ class RecordMaker:
         """Decode messages. Acknowledgements, which are no documents, become rows of nulls."""
         is_ack = columns.flags == _ACK
         if not is_ack.any():
-            return documents.decode(payloads, indices)
+            return documents.decode(payloads.take(indices))
         messages = np.flatnonzero(~is_ack)
-        batch, good, bad = documents.decode(payloads, indices[messages])
+        batch, good, bad = documents.decode(payloads.take(indices[messages]))
         at = np.full(len(indices), -1, np.int64)
         at[messages if good is None else messages[good]] = np.arange(batch.num_rows)
         kept = np.flatnonzero(is_ack | (at >= 0))

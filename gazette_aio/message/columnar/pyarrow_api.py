@@ -7,4 +7,3 @@ from typing import Any
 
 pa: Any = import_module("pyarrow")
 pc: Any = import_module("pyarrow.compute")
-pj: Any = import_module("pyarrow.json")

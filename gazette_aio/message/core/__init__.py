@@ -21,6 +21,9 @@ if TYPE_CHECKING:
         Table,
         count_objects,
     )
+    from gazette_aio.message.core._native import Column as Column
+    from gazette_aio.message.core._native import Field as Field
+    from gazette_aio.message.core._native import Part as Part
 
 __all__ = ["FORM", "Batch", "Journal", "Schema", "Stamper", "Table", "count_objects"]
 
@@ -44,8 +47,8 @@ def _import_form() -> tuple[Literal["native", "plain"], Any]:
 
 FORM, _module = _import_form()
 if not TYPE_CHECKING:
-    Batch, Journal = _module.Batch, _module.Journal
+    Batch, Journal, Schema = _module.Batch, _module.Journal, _module.Schema
     # Not all parts are in both forms yet.
-    Schema, Stamper, Table, count_objects = (
-        getattr(_module, name, None) for name in ("Schema", "Stamper", "Table", "count_objects")
+    Stamper, Table, count_objects = (
+        getattr(_module, name, None) for name in ("Stamper", "Table", "count_objects")
     )

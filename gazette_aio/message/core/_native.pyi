@@ -1,6 +1,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, final
 
+from typing_extensions import Buffer
+
 State: TypeAlias = tuple[bytes, int, int, int]
 Progress: TypeAlias = tuple[Literal["progress"]]
 Odd: TypeAlias = tuple[Literal["odd"], list[bytes]]
@@ -8,6 +10,12 @@ Refused: TypeAlias = tuple[Literal["refused"], str, int, int, int]
 Replay: TypeAlias = tuple[Literal["replay"], int, int]
 Changed: TypeAlias = tuple[Literal["changed"], str]
 Output: TypeAlias = Batch | Progress | Odd | Refused | Replay | Changed | None
+Field: TypeAlias = tuple[str, str, list[int], list[Field]]
+"""Name, kind, numbers of the kind, and children of a column."""
+Column: TypeAlias = tuple[int, int, list[bytes | None], list[Column]]
+"""Rows, nulls, buffers and children of a column."""
+Part: TypeAlias = tuple[int, list[Column], list[int]]
+"""Number of rows, their columns, and indices of messages that aren't among them."""
 
 @final
 class Journal:
@@ -68,11 +76,12 @@ class Batch:
     def unusual(self, start: int, stop: int) -> tuple[list[int], list[int]]: ...
     def columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]: ...
     def values(self) -> tuple[bytes, bytes]: ...
-    def documents(self, schema: Schema) -> Any: ...
+    def documents(self, schema: Schema, threads: int) -> list[Part]: ...
 
 @final
 class Schema:
-    def __new__(cls, fields: Sequence[Any]) -> Schema: ...
+    def __new__(cls, fields: Sequence[Field]) -> Schema: ...
+    def read(self, offsets: Buffer, data: Buffer, threads: int) -> list[Part]: ...
 
 @final
 class Stamper:

@@ -375,7 +375,7 @@ class RowDecoder:
         if self._layout.options.include_acks and (columns.flags == _ACK).any():
             messages = np.flatnonzero(columns.flags != _ACK)
         rows = indices if messages is None else indices[messages]
-        batch, good, bad = self._documents.decode(payloads, rows)
+        batch, good, bad = self._documents.decode(payloads.take(rows))
         if messages is None:
             if good is None:
                 return batch, None, {}

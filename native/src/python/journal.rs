@@ -10,9 +10,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use super::columns::{arrow, Schema};
+use super::columns::Schema;
 use super::{words, Leading};
-use crate::columns::Members;
 use crate::frames::{Frame, Framing};
 use crate::journal::{self, Format, Misuse, Output, Place};
 use crate::sequence::{Bounds, Remarks, Row, Sequencer};
@@ -493,30 +492,16 @@ impl Batch {
         Ok((offsets, data))
     }
 
-    /// Parses messages as documents, without the interpreter's lock. Returns their columns, and the
-    /// index and error of each message that isn't among them.
+    /// Parses messages as documents, without the interpreter's lock, in so many threads. Returns
+    /// parts: numbers of rows, columns, and indices of messages that aren't among the rows.
     fn documents<'py>(
         &self,
         py: Python<'py>,
         schema: &Schema,
-    ) -> PyResult<(Bound<'py, PyAny>, Vec<(usize, &'static str)>)> {
-        let (members, rows, errors) = py.detach(|| {
-            let mut members = Members::new(&schema.0);
-            let (mut rows, mut errors) = (0, Vec::new());
-            for (index, row) in self.0.iter().enumerate() {
-                match members.read_document(&row.payload, rows) {
-                    Ok(()) => rows += 1,
-                    Err(fault) => errors.push((index, fault.0)),
-                }
-            }
-            (members, rows, errors)
-        });
-        let columns = members
-            .columns
-            .iter()
-            .map(|(_, column)| arrow(py, column))
-            .collect::<PyResult<Vec<_>>>()?;
-        Ok(((rows, columns).into_pyobject(py)?.into_any(), errors))
+        threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let documents: Vec<&[u8]> = self.0.iter().map(|row| row.payload.as_ref()).collect();
+        schema.parts(py, &documents, threads)
     }
 }
 

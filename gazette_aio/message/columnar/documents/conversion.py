@@ -56,12 +56,25 @@ class Parsed(NamedTuple):
     """Columns as a reader of documents parses them, to be converted."""
 
     columns: list[Any]
+    converters: list[Converter | None]
     positions: Indices | None
-    """Positions of their rows among the rows to read; None if all were parsed."""
+    """Positions of their rows among the rows to read; None if it's all."""
     errors: dict[int, Exception]
-    """Errors of the other rows, by position."""
+    """Errors of other rows, by position."""
     failed: dict[int, Exception]
-    """Errors of rows of the columns, by index. Their values are nulls."""
+    """Errors of rows of the columns, by index."""
+
+    def without(self, failed: dict[int, Exception]) -> Parsed:
+        """Return what's left without rows of the columns that failed, by index."""
+        if not failed:
+            return self
+        rows = len(self.columns[0])
+        positions = np.arange(rows) if self.positions is None else self.positions
+        mask = np.ones(rows, np.bool_)
+        mask[list(failed)] = False
+        columns = [column.filter(pa.array(mask)) for column in self.columns]
+        errors = self.errors | {int(positions[row]): error for row, error in failed.items()}
+        return self._replace(columns=columns, positions=positions[mask], errors=errors, failed={})
 
 
 def is_text(kind: Any) -> bool:
@@ -168,14 +181,16 @@ def convert_values(name: str, values: list[Any], kind: Any, errors: dict[int, Ex
     return pa.array(good, kind)
 
 
-def _refuse_non_finite(column: Any) -> Any:
-    if not pc.all(pc.is_finite(column)).as_py() and len(column) > column.null_count:
-        raise ValueError("number is not finite")
-    return column
+def parse_floats(kind: Any) -> Converter:
+    """Return a converter of numbers' texts to floats of type `kind`, which refuses infinity."""
 
+    def convert(column: Any) -> Any:
+        floats = column.cast(kind)
+        if not pc.all(pc.is_finite(floats)).as_py() and len(floats) > floats.null_count:
+            raise ValueError("number is not finite")
+        return floats
 
-FINITE = Converter(_refuse_non_finite)
-"""Refuses infinity and NaN."""
+    return Converter(convert)
 
 
 def check_digits(kind: Any) -> Converter:

@@ -14,13 +14,13 @@ from gazette_aio.message.columnar.documents.conversion import (
     is_text_dictionary,
     parse_texts,
 )
+from gazette_aio.message.columnar.documents.messages import payloads_of
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from gazette_aio.message.adapters import CSVAdapter
-    from gazette_aio.message.columnar.payloads import Payloads
-    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.message.columnar.documents.messages import Messages
 
 
 class CSVReader:
@@ -37,24 +37,24 @@ class CSVReader:
     def __init__(self, adapter: CSVAdapter, fields: list[Any]) -> None:
         self._decode = adapter.decode
         self._uuid_column = adapter.uuid_column
-        self.converters: list[Converter | None] = []
+        self._converters: list[Converter | None] = []
         self._kinds: list[Any] = [field.type for field in fields]
         self._texts = [not is_bytes(kind) for kind in self._kinds]
         for field in fields:
             try:
-                self.converters.append(_converter(field.type))
+                self._converters.append(_converter(field.type))
             except TypeError:
                 text = f"column {field.name!r}: {field.type} can't be decoded from CSV"
                 raise ConfigurationError(text) from None
 
-    def read(self, payloads: Payloads, rows: Indices) -> Parsed:
-        """Return the columns of records at `rows`."""
-        records, positions, errors = decode_singly(payloads.take_list(rows), self._record)
+    def read(self, messages: Messages) -> list[Parsed]:
+        """Return the columns of records."""
+        records, positions, errors = decode_singly(payloads_of(messages), self._record)
         columns = [
             _column([record[index] for record in records], kind)
             for index, kind in enumerate(self._kinds)
         ]
-        return Parsed(columns, positions, errors, {})
+        return [Parsed(columns, self._converters, positions, errors, {})]
 
     def _record(self, payload: bytes) -> list[str]:
         """Return the fields of a record, without that of the UUID."""

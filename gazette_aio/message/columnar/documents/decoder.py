@@ -20,8 +20,7 @@ Which values a column takes depends on the kind of messages and the column's typ
 
 Digits of a time beyond the unit of the column are dropped. Dictionaries need indices of 32 bits or
 more. Other types are refused. Columns are JSON members and protobuf fields by name; those of CSV
-follow the order of fields, without that of the UUID. For columns with maps, JSON documents are
-parsed one by one, which is slower.
+follow the order of fields, without that of the UUID.
 
 Nulls stand for absent values: members that are missing or null, protobuf fields that track
 presence and are unset, and empty CSV fields unless the column can hold empty values. A row is bad
@@ -36,11 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter, TypedCSVAdapter
-from gazette_aio.message.columnar.documents.conversion import (
-    Converter,
-    Parsed,
-    convert_column,
-)
+from gazette_aio.message.columnar.documents.conversion import convert_column
 from gazette_aio.message.columnar.documents.csv_reader import CSVReader
 from gazette_aio.message.columnar.documents.json_reader import JSONReader
 from gazette_aio.message.columnar.documents.nested import missing_values, relaxed, retyped
@@ -56,13 +51,14 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from gazette_aio.message.adapters import Adapter
-    from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.columnar.documents.conversion import Parsed
+    from gazette_aio.message.columnar.documents.messages import Messages
     from gazette_aio.message.sequencing.columns import Indices
 
     class _Reader(Protocol):
-        converters: list[Converter | None]
-
-        def read(self, payloads: Payloads, rows: Indices) -> Parsed: ...
+        def read(self, messages: Messages) -> list[Parsed]:
+            """Return columns of messages, in at most two parts that have no errors in common."""
+            ...
 
 
 class Decoded(NamedTuple):
@@ -82,7 +78,7 @@ class DocumentDecoder:
     Args:
         adapter: Adapter of the messages: of JSON, CSV or protobuf.
         schema: Columns to decode.
-        use_threads: Parse much JSON in Arrow's threads.
+        use_threads: Parse much JSON in several threads.
 
     Raises:
         ConfigurationError: Messages of the adapter can't have the columns of the schema.
@@ -96,8 +92,7 @@ class DocumentDecoder:
         self._kinds = [field.type for field in fields]
         self._reader: _Reader
         if isinstance(adapter, JSONAdapter):
-            stamps = None if adapter.uuid_path[0] in schema.names else adapter.stamps
-            self._reader = JSONReader(fields, stamps=stamps, use_threads=use_threads)
+            self._reader = JSONReader(fields, threads=pa.cpu_count() if use_threads else 1)
         elif isinstance(adapter, ProtobufAdapter):
             self._reader = ProtobufReader(adapter, fields)
         elif isinstance(adapter, TypedCSVAdapter):
@@ -107,18 +102,30 @@ class DocumentDecoder:
         else:
             raise ConfigurationError(f"messages of {adapter!r} can't be decoded to columns")
 
-    def decode(self, payloads: Payloads, rows: Indices) -> Decoded:
-        """Return the columns of the messages at `rows`, of 2 GiB at most.
+    def decode(self, messages: Messages) -> Decoded:
+        """Return the columns of messages, of 2 GiB at most.
 
         Raises:
-            OverflowError: The messages are larger: split them by `Payloads.pieces()`.
+            OverflowError: The messages are larger.
         """
-        if not len(rows):
+        if not len(messages):
             return Decoded(pa.RecordBatch.from_pylist([], schema=self.schema), None, [])
-        columns, positions, errors, failed = self._reader.read(payloads, rows)
-        for index, (field, convert) in enumerate(
-            zip(self._fields, self._reader.converters, strict=True)
-        ):
+        parts = [self._convert(parsed) for parsed in self._reader.read(messages)]
+        columns, _, positions, errors, _ = parts[0]
+        if len(parts) > 1:
+            errors = parts[0].errors | parts[1].errors
+            places = np.concatenate([p.positions for p in parts if p.positions is not None])
+            order = np.argsort(places)
+            positions = places[order]
+            pairs = zip(*(part.columns for part in parts), strict=True)
+            columns = [pa.concat_arrays(pair).take(pa.array(order)) for pair in pairs]
+        return Decoded(self._batch(columns), positions if errors else None, _bad_frames(errors))
+
+    def _convert(self, parsed: Parsed) -> Parsed:
+        """Return converted columns, without rows that can't be converted."""
+        columns = list[Any](parsed.columns)
+        failed = dict(parsed.failed)
+        for index, (field, convert) in enumerate(zip(self._fields, parsed.converters, strict=True)):
             column = columns[index]
             if convert is not None:
                 column = convert_column(field.name, column, convert, self._kinds[index], failed)
@@ -131,17 +138,7 @@ class DocumentDecoder:
                 for path, rows_without in missing_values(column, field.type):
                     error = ValueError(f"column '{field.name}{path}': there's no value, or null")
                     failed |= {row: error for row in rows_without.tolist() if row not in failed}
-        if not errors and not failed:
-            return Decoded(self._batch(columns), None, [])
-        if positions is None:
-            positions = np.arange(len(rows))
-        if failed:
-            errors |= {int(positions[row]): error for row, error in failed.items()}
-            mask = np.ones(len(positions), bool)
-            mask[list(failed)] = False
-            columns = [column.filter(pa.array(mask)) for column in columns]
-            positions = positions[mask]
-        return Decoded(self._batch(columns), positions, _bad_frames(errors))
+        return parsed._replace(columns=columns).without(failed)
 
     def _batch(self, columns: list[Any]) -> RecordBatch:
         found = map(retyped, columns, [field.type for field in self._fields])

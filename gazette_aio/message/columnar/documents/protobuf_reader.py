@@ -15,14 +15,13 @@ from gazette_aio.message.columnar.documents.conversion import (
     is_text,
     is_text_dictionary,
 )
+from gazette_aio.message.columnar.documents.messages import payloads_of
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from gazette_aio.message.adapters import ProtobufAdapter
-    from gazette_aio.message.columnar.documents.conversion import Converter
-    from gazette_aio.message.columnar.payloads import Payloads
-    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.message.columnar.documents.messages import Messages
 
 _Getter = Callable[[Any], Any]
 _LABEL_REPEATED = 3
@@ -51,17 +50,16 @@ class ProtobufReader:
         descriptor = adapter.decode(b"").DESCRIPTOR
         self._fields = fields
         self._getters = [_field_getter(descriptor, f.name, f.type) for f in self._fields]
-        self.converters: list[Converter | None] = [None] * len(self._fields)
 
-    def read(self, payloads: Payloads, rows: Indices) -> Parsed:
-        """Return the columns of messages at `rows`."""
-        messages, positions, errors = decode_singly(payloads.take_list(rows), self._decode)
+    def read(self, messages: Messages) -> list[Parsed]:
+        """Return the columns of messages."""
+        decoded, positions, errors = decode_singly(payloads_of(messages), self._decode)
         columns: list[Any] = []
         failed: dict[int, Exception] = {}
         for field, get in zip(self._fields, self._getters, strict=True):
-            values = [get(message) for message in messages]
+            values = [get(message) for message in decoded]
             columns.append(convert_values(field.name, values, field.type, failed))
-        return Parsed(columns, positions, errors, failed)
+        return [Parsed(columns, [None] * len(columns), positions, errors, failed)]
 
 
 def _field_getter(descriptor: Any, name: str, kind: Any) -> _Getter:

@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
+from gazette_aio.message.core.plain.documents import Schema as Schema
 from gazette_aio.message.core.plain.journal import Batch as Batch
 from gazette_aio.message.core.plain.journal import Journal as Journal

@@ -26,6 +26,9 @@ from gazette_aio.message.core.plain.stamps import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gazette_aio.message.core import Part
+    from gazette_aio.message.core.plain.documents import Schema
+
 T = TypeVar("T")
 
 Output: TypeAlias = "Batch | tuple[Any, ...] | None"
@@ -445,3 +448,8 @@ class Batch:
         if ends[-1] >= 1 << 31:
             raise ValueError("messages take more than 2 GiB")
         return struct.pack(f"<{len(ends)}i", *ends), b"".join(payloads)
+
+    def documents(self, schema: Schema, threads: int) -> list[Part]:
+        """Return the columns of documents: none, as `Schema` does."""
+        del threads
+        return schema.refuse(len(self._rows))

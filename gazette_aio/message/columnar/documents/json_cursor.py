@@ -1,0 +1,371 @@
+"""Cursor over one JSON document, which decides on all documents and words their errors.
+
+It's the reference of the core's cursor. As columns take documents, NaN and infinity are numbers,
+which no column holds, and a number whose exponent is beyond a double's is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Context, Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from gazette_aio.message.columnar.documents.conversion import bad_value
+from gazette_aio.message.columnar.pyarrow_api import pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_ANY: Final = msgspec.json.Decoder(float_hook=Decimal)
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_TOKEN: Final = re.compile(
+    r'[ \t\r\n]*(?:(?P<str>"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")'
+    r"|(?P<float>-?(?:0|[1-9]\d*+)(?=[.eE])(?:\.(\d+))?(?:[eE]\+?(-?\d+))?)(?![.eE])"
+    r"|(?P<int>-?(?:0|[1-9]\d*+))(?![.eE\d])"
+    r"|(?P<bool>true|false)|(?P<null>null)|(?P<object>\{)|(?P<array>\[)"
+    r"|(?P<constant>-?(?:NaN|Inf(?:inity)?)))",
+    re.ASCII,
+)
+_DECIMAL: Final = re.compile(r"[+-]?(?=\.?\d)0*(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?", re.ASCII)
+_WIDE: Final = Context(prec=200)  # No decimal of Arrow has more than 76 digits.
+_MAX_EXPONENT: Final = 308
+_MAX_DIGITS: Final = 4000  # Of an integer that Python is willing to convert.
+_INFINITY: Final = float("inf")
+_NUMBERS: Final = ("int", "float")
+_FORMS: Final = {"str": "string", "bool": "boolean"}  # As pyarrow names them.
+
+
+class Shape(NamedTuple):
+    """Form of the JSON values of a type of Arrow."""
+
+    form: str
+    """`bool`, `int`, `float`, `decimal`, `str`, `array`, `object` or `map`."""
+    kind: Any
+    children: Mapping[str, Shape]
+    """Shapes of members of an object; that of elements or of a map's values by `[]`."""
+
+    @classmethod
+    def of(cls, kind: Any) -> Shape:
+        """Return the shape of a type of a schema."""
+        types = pa.types
+        if types.is_struct(kind):
+            return cls.of_object(list(kind), kind)
+        if types.is_list(kind):
+            return cls("array", kind, {"[]": cls.of(kind.value_type)})
+        if types.is_map(kind):
+            return cls("map", kind, {"[]": cls.of(kind.item_type)})
+        if types.is_boolean(kind):
+            return cls("bool", kind, {})
+        if types.is_integer(kind):
+            return cls("int", kind, {})
+        if types.is_decimal(kind):
+            return cls("decimal", kind, {})
+        return cls("float" if types.is_floating(kind) else "str", kind, {})
+
+    @classmethod
+    def of_object(cls, fields: list[Any], kind: Any = None) -> Shape:
+        """Return the shape of an object with members."""
+        return cls("object", kind, {field.name: cls.of(field.type) for field in fields})
+
+
+class _MalformedError(Exception):
+    """The text isn't JSON."""
+
+
+class Cursor:
+    """Reads the members of one document.
+
+    Args:
+        text: The document, which begins with a brace.
+        shape: Shape of the document.
+        has_maps: Whether members have maps. Then the last one of several values of a member counts,
+            constants such as NaN are errors, and numbers are checked when they're converted.
+    """
+
+    def __init__(self, text: str, shape: Shape, *, has_maps: bool) -> None:
+        self._text = text
+        self._at = 0
+        self._shape = shape
+        self._names = list(shape.children)
+        self._has_maps = has_maps
+        self._name = self._names[0]
+        self._faults: dict[int, ValueError] = {}
+
+    def read(self) -> tuple[dict[str, Any], Exception | None]:
+        """Return the members, and an error that's minor to those of their conversion, or None.
+
+        Floats are read as their text, and maps as lists of pairs.
+
+        Raises:
+            ValueError: A member has several values, or the text isn't JSON.
+            msgspec.DecodeError: A value has another type, or the text isn't JSON.
+        """
+        seen: list[str] = []
+        members: dict[str, Any] = {}
+        try:
+            self._expect("{")
+            for _ in self._elements("}"):
+                name = self._member()
+                if (shape := self._shape.children.get(name)) is None:
+                    self._skip()
+                else:
+                    self._name = name
+                    seen.append(name)
+                    members[name] = self._value(shape, f"$.{name}", f"/{name}")
+            if _SPACE.fullmatch(self._text, self._at) is None:
+                raise _MalformedError
+        except _MalformedError:
+            members.clear()
+        else:
+            for name in seen:
+                if seen.count(name) > 1:
+                    self._repeat(name)
+            at = min(self._faults, default=None)
+            return members, None if at is None else self._faults[at]
+        raise self._explain()
+
+    def _repeat(self, name: str) -> None:
+        if self._text.count(msgspec.json.encode(name).decode()) > 1:
+            raise bad_value(name, "there are several values")
+        self._name = name  # Escapes hide one of its names.
+        self._fault(f"Column(/{name}) was specified twice")
+
+    def _explain(self) -> Exception:
+        try:
+            _ANY.decode(self._text)
+        except msgspec.DecodeError as error:
+            return error
+        except (RecursionError, ValueError):
+            pass
+        return ValueError("text isn't JSON")
+
+    def _fault(self, text: str, place: int | None = None) -> None:
+        """Note an error of the present column, or of the column at a place."""
+        if not self._has_maps:
+            name = self._name if place is None else self._names[0]
+            place = self._names.index(name) if place is None else place
+            self._faults.setdefault(place, bad_value(name, text))
+
+    def _token(self) -> re.Match[str]:
+        token = _TOKEN.match(self._text, self._at)
+        if token is None:
+            raise _MalformedError
+        self._at = token.end()
+        if token.lastgroup == "constant" and self._has_maps:
+            raise ValueError("text isn't JSON")
+        if _is_too_big(token):
+            self._fault("Number too big to be stored in double.", -1)
+        return token
+
+    def _takes(self, text: str) -> bool:
+        space = _SPACE.match(self._text, self._at)
+        at = self._at if space is None else space.end()
+        if not self._text.startswith(text, at):
+            return False
+        self._at = at + len(text)
+        return True
+
+    def _expect(self, text: str) -> None:
+        if not self._takes(text):
+            raise _MalformedError
+
+    def _elements(self, closer: str) -> Iterator[int]:
+        """Iterate the indices of elements, each of which the caller passes over."""
+        if self._takes(closer):
+            return
+        index = 0
+        while True:
+            yield index
+            index += 1
+            if not self._takes(","):
+                self._expect(closer)
+                return
+
+    def _member(self) -> str:
+        """Pass over the name of a member, and return it."""
+        token = self._token()
+        if token.lastgroup != "str":
+            raise _MalformedError
+        self._expect(":")
+        return _plain(token["str"])
+
+    def _skip(self) -> None:
+        """Pass over a value, however deep it is."""
+        closers: list[str] = []
+        while True:
+            token = self._token()
+            if token.lastgroup in ("object", "array"):
+                closer = "}" if token.lastgroup == "object" else "]"
+                if not self._takes(closer):
+                    closers.append(closer)
+                    if closer == "}":
+                        self._member()
+                    continue
+            elif token.lastgroup == "str":
+                _plain(token["str"])
+            while closers:
+                if self._takes(","):
+                    if closers[-1] == "}":
+                        self._member()
+                    break
+                self._expect(closers.pop())
+            else:
+                return
+
+    def _value(self, shape: Shape, path: str, place: str) -> Any:
+        """Return the value of a shape.
+
+        Args:
+            shape: The shape.
+            path: Path of the value, as msgspec writes it.
+            place: The path as pyarrow writes it.
+        """
+        token = self._token()
+        got = token.lastgroup or ""
+        if got == "null":
+            return None
+        if got == "constant":
+            self._fault(_constant(shape, token[got], place))
+            return None
+        if got in _NUMBERS and self._is_out_of_range(token, shape.form):
+            raise msgspec.ValidationError(f"Number out of range - at `{path}`")
+        form = "object" if shape.form == "map" else shape.form
+        fits = got == form or (form == "float" and got == "int")
+        if not fits and not (form == "decimal" and got in ("str", *_NUMBERS)):
+            raise msgspec.ValidationError(f"Expected `{form} | null`, got `{got}` - at `{path}`")
+        text, is_nested = token[got], place.count("/") > 1
+        match shape.form:
+            case "bool":
+                return text == "true"
+            case "int":
+                return self._integer(text, shape.kind, is_nested=is_nested)
+            case "float":
+                return text
+            case "decimal":
+                text = _plain(text) if got == "str" else text
+                return self._decimal(text, shape.kind, path, is_nested=is_nested)
+            case "str":
+                return _plain(text)
+            case "array":
+                item = shape.children["[]"]
+                return [
+                    self._value(item, f"{path}[{index}]", f"{place}/[]")
+                    for index in self._elements("]")
+                ]
+            case "map":
+                item = shape.children["[]"]
+                entries: dict[str, Any] = {}
+                for _ in self._elements("}"):
+                    name = self._member()
+                    entries[name] = self._value(item, f"{path}[...]", f"{place}/[]")
+                return list(entries.items())
+            case _:
+                return self._object(shape, path, place)
+
+    def _object(self, shape: Shape, path: str, place: str) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        for _ in self._elements("}"):
+            name = self._member()
+            if (child := shape.children.get(name)) is None:
+                self._skip()
+                continue
+            if name in members:
+                self._fault(f"Column({place}/{name}) was specified twice")
+            members[name] = self._value(child, f"{path}.{name}", f"{place}/{name}")
+        return members
+
+    def _integer(self, text: str, kind: Any, *, is_nested: bool) -> int | None:
+        value = int(text[:_MAX_DIGITS])
+        if self._has_maps:
+            return value
+        is_unsigned = pa.types.is_unsigned_integer(kind)
+        bits: int = kind.bit_width - (not is_unsigned)
+        lowest = 0 if is_unsigned else -(1 << bits)
+        if (text == "-0" and is_unsigned) or (is_nested and not lowest <= value < 1 << bits):
+            self._fault(f"Failed to convert JSON to {kind}, couldn't parse:{text}")
+            return None
+        return value
+
+    def _decimal(self, text: str, kind: Any, path: str, *, is_nested: bool) -> Decimal | None:
+        try:
+            value = Decimal(text)
+        except InvalidOperation:
+            value = None
+        if value is None:
+            raise msgspec.ValidationError(f"Invalid decimal string - at `{path}`")
+        if self._has_maps:
+            return value
+        reason = _misfit(text, kind)
+        if reason is None:
+            value = value.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE)
+            if len(value.as_tuple().digits) > kind.precision:
+                value, reason = None, f"number has more digits than {kind}"
+        elif is_nested:
+            value = None
+        if reason is not None:
+            self._fault(reason)
+        return value
+
+    def _is_out_of_range(self, token: re.Match[str], form: str) -> bool:
+        """Tell whether a number is infinite, unless the columns of a form find that themselves."""
+        if form == "decimal" or abs(float(token[0])) != _INFINITY:
+            return False
+        if token.lastgroup == "int":
+            return self._has_maps and form == "float"
+        return self._has_maps or form != "float" or _is_too_big(token)
+
+
+def _is_too_big(token: re.Match[str]) -> bool:
+    """Tell whether the exponent of a number is surely beyond that of a double, of 17 digits."""
+    exponent = int((token[4] or "0")[:_MAX_DIGITS])
+    return exponent > _MAX_EXPONENT + min(len(token[3] or ""), 17)
+
+
+def _plain(quoted: str) -> str:
+    """Return the content of a string."""
+    if "\\" not in quoted:
+        return quoted[1:-1]
+    content: str = json.loads(quoted)
+    if any("\ud800" <= character <= "\udfff" for character in content):
+        raise _MalformedError
+    return content
+
+
+def _constant(shape: Shape, text: str, place: str) -> str:
+    """Return why a column can't hold NaN or infinity."""
+    if shape.form == "float":
+        return "number is not finite"
+    if shape.form == "int":
+        return f"Failed to convert JSON to {shape.kind}, couldn't parse:{text}"
+    if shape.form == "decimal":
+        return _not_decimal(text, shape.kind)
+    form = _FORMS.get(shape.form, shape.form)
+    return f"Column({place}) changed from {form} to number"
+
+
+def _not_decimal(text: str, kind: Any) -> str:
+    return f"The string '{text}' is not a valid decimal{kind.bit_width} number"
+
+
+def _misfit(text: str, kind: Any) -> str | None:
+    """Return why a number doesn't fit a type of decimals, unless it only has too many digits."""
+    match = _DECIMAL.fullmatch(text)
+    if match is None:
+        return _not_decimal(text, kind)
+    digits, fraction = match[1], match[2]
+    precision = len(digits) + len(fraction)
+    scale = len(fraction) - int((match[3] or "0")[:_MAX_DIGITS])
+    if scale < 0:
+        if -scale > (38 if kind.bit_width == 128 else 76):
+            return f"The string '{text}' cannot be represented as decimal{kind.bit_width}"
+        precision, fraction, scale = precision - scale, fraction + "0" * -scale, 0
+    failed = f"Failed to convert JSON to {kind}: {text} requires"
+    if precision > kind.precision:
+        return f"{failed} precision {precision}"
+    dropped = scale - kind.scale
+    if dropped > 0 and (digits + fraction)[-dropped:].strip("0"):
+        return f"{failed} scale {scale}"
+    return None
