@@ -15,7 +15,7 @@ def at_first_use(
     """Return `__getattr__` and `__dir__` of a package that imports names at their first use.
 
     Args:
-        namespace: `globals()` of the package, which keeps the values, and has `__all__`.
+        namespace: `globals()` of the package, which keeps the values.
         modules: The module of each name.
     """
 
@@ -26,6 +26,6 @@ def at_first_use(
         return value
 
     def all_names() -> list[str]:
-        return sorted({*namespace, *namespace["__all__"]})
+        return sorted({*namespace, *modules})
 
     return import_name, all_names

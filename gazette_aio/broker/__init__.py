@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from gazette_aio.broker.control.control import BrokerControl
-from gazette_aio.broker.embedded import EmbeddedBroker
-from gazette_aio.broker.host.clock import ManualClock
-from gazette_aio.broker.host.options import BrokerOptions
-from gazette_aio.broker.serve import serve
-
-__all__ = ["BrokerControl", "BrokerOptions", "EmbeddedBroker", "ManualClock", "serve"]
+from gazette_aio.broker.control.control import BrokerControl as BrokerControl
+from gazette_aio.broker.embedded import EmbeddedBroker as EmbeddedBroker
+from gazette_aio.broker.host.clock import ManualClock as ManualClock
+from gazette_aio.broker.host.options import BrokerOptions as BrokerOptions
+from gazette_aio.broker.serve import serve as serve

@@ -6,9 +6,10 @@ Front ends authorize a request, and pass it to the functions of `gazette_aio.bro
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -17,7 +18,7 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.headers import Headers
 from gazette_aio.broker.host.clock import Deadline, ManualClock
-from gazette_aio.broker.host.files import FileOps, make_durable_directory, os_error_text
+from gazette_aio.broker.host.files import make_durable_directory, os_error_text
 from gazette_aio.broker.host.metrics import BrokerMetrics
 from gazette_aio.broker.host.scheduler import Scheduler
 from gazette_aio.broker.host.workers import Background, Workers
@@ -35,10 +36,7 @@ from gazette_aio.serving.calls import verified_claims
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from obstore.store import ObjectStore as Client
+    from collections.abc import Iterable
 
     from gazette_aio.broker.host.options import BrokerOptions
     from gazette_aio.broker.journal.replica import Replica
@@ -102,18 +100,14 @@ class BrokerCore:
         cls,
         options: BrokerOptions,
         path: Path,
-        files: FileOps,
         control: BrokerControl | None = None,
-        object_stores: Callable[[pb.FragmentStoreURL], Client] | None = None,
     ) -> BrokerCore:
         """Lock and load a data directory.
 
         Args:
             options: Options of the broker.
             path: The directory.
-            files: File operations.
-            control: Control by tests, with the clock of the broker.
-            object_stores: Returns clients of object stores; None uses `obstore`.
+            control: Control by tests, with the clock of the broker; None follows the system's.
 
         Raises:
             ConfigurationError: The directory is in use, or an option is invalid.
@@ -122,8 +116,8 @@ class BrokerCore:
         Cancellation: safe — the directory is unlocked again.
         """
         verifier = await in_thread(read_auth, options.auth_keys, options.auth_keys_file)
-        control = control or BrokerControl(ManualClock(follow=options.clock))
-        clock = control.clock
+        control = control or BrokerControl(ManualClock(follow=time.time))
+        clock, files = control.clock, options.files
         syncs = options.fsync != "off"
         io = Workers(_IO_THREADS, "broker-io")
         bulk = Workers(_BULK_THREADS, "broker-bulk")
@@ -132,12 +126,11 @@ class BrokerCore:
         data = DataDirectory(files, path, sync=syncs)
         try:
             identity = await io.run(data.open)
-            root = options.file_root
-            if root is None:
-                root = path / "fragments"
+            root = Path(options.file_root or path / "fragments")
+            if options.file_root is None:
                 await io.run(make_durable_directory, files, root, sync=syncs)
             runtime = Runtime(
-                options=dataclasses.replace(options, clock=clock),
+                options=options,
                 clock=clock,
                 files=files,
                 io=io,
@@ -147,14 +140,14 @@ class BrokerCore:
                 scheduler=Scheduler(background, clock),
                 stores=StoreRegistry(
                     files,
-                    root.absolute(),
+                    root,
                     file_only=options.file_only,
                     origins=options.store_origins,
                     sync=syncs,
                     owns_root=options.file_root is None,
                     metrics=metrics,
                     clock=clock,
-                    open_client=object_stores,
+                    open_client=options.object_stores,
                 ),
                 metrics=metrics,
                 beginnings=data.beginnings,
@@ -205,7 +198,7 @@ class BrokerCore:
         if self._verifier is None:
             return pb.Claims(capability=capability)
         options = self.runtime.options
-        claims = verified_claims(self._verifier, header, capability, options.clock())
+        claims = verified_claims(self._verifier, header, capability, self.runtime.clock())
         return excluding_prefixes(claims) if options.claim_checks == "strict" else claims
 
     def token_end(self, claims: pb.Claims) -> Deadline | None:

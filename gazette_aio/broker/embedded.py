@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
+import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
@@ -18,35 +20,48 @@ from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.gateway import HttpGateway
 from gazette_aio.broker.grpc_server import new_grpc_server
 from gazette_aio.broker.host.clock import ManualClock
-from gazette_aio.broker.host.files import FileOps
-from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords, BrokerOptions
+from gazette_aio.broker.host.options import BrokerOptions
 from gazette_aio.protocol.suggestion import suggestion
 from gazette_aio.serving.address import url_host
 from gazette_aio.serving.tls import ServerTLS, read_tls
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
-    from obstore.store import ObjectStore as Client
-
     from gazette_aio.serving.server import GrpcServer
+
+_P = ParamSpec("_P")
+
+
+def _taking(
+    options: Callable[_P, BrokerOptions],
+) -> Callable[
+    [Callable[[EmbeddedBroker, BrokerOptions], None]],
+    Callable[Concatenate[EmbeddedBroker, _P], None],
+]:
+    """Return a decorator of a constructor of options, which then takes their fields instead."""
+
+    def decorate(
+        init: Callable[[EmbeddedBroker, BrokerOptions], None],
+    ) -> Callable[Concatenate[EmbeddedBroker, _P], None]:
+        def with_fields(self: EmbeddedBroker, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+            known = BrokerOptions.__dataclass_fields__
+            for name in kwargs.keys() - known:
+                raise pb.ConfigurationError(
+                    f"EmbeddedBroker() has no option {name}{suggestion(name, known)}"
+                )
+            init(self, options(*args, **kwargs))
+
+        return with_fields
+
+    return decorate
 
 
 class EmbeddedBroker(Owner):
     """A broker on one directory, served over gRPC and HTTP; an async context manager.
 
-    The constructor does nothing. A stopped broker can be started again.
-
-    Args:
-        data_dir: Directory of all durable state; None uses a temporary directory, which is removed
-            at stop.
-        options: Options to use instead of the defaults.
-        files: File operations, where tests inject faults.
-        object_stores: Returns the `obstore` client of a fragment store whose scheme isn't `file`,
-            in a worker thread; tests inject stores in memory here. None uses the client of the
-            URL's scheme.
-        overrides: Fields of `BrokerOptions` by name.
+    The constructor does nothing. It takes the fields of `BrokerOptions` as keywords, and `data_dir`
+    also by position. A stopped broker can be started again.
 
     Example:
         ```python
@@ -55,40 +70,18 @@ class EmbeddedBroker(Owner):
         ```
     """
 
-    def __init__(
-        self,
-        data_dir: str | os.PathLike[str] | None = None,
-        *,
-        options: BrokerOptions | None = None,
-        files: FileOps | None = None,
-        object_stores: Callable[[pb.FragmentStoreURL], Client] | None = None,
-        **overrides: Unpack[BrokerKeywords],
-    ) -> None:
-        fields: dict[str, Any] = dict(options.__dict__) if options is not None else {}
-        fields.update(overrides)
-        if data_dir is not None:
-            fields["data_dir"] = data_dir
-        for name in PATH_OPTIONS:
-            if fields.get(name) is not None:
-                fields[name] = Path(cast("str", fields[name]))
-        if fields.get("clock", ...) is None:
-            del fields["clock"]
-        known = BrokerOptions.__dataclass_fields__
-        for name in fields.keys() - known:
-            raise pb.ConfigurationError(
-                f"EmbeddedBroker() has no option {name}{suggestion(name, known)}"
-            )
-        self.options: BrokerOptions = BrokerOptions(**fields)
-        clock = self.options.clock
+    @_taking(BrokerOptions)
+    def __init__(self, options: BrokerOptions) -> None:
+        self.options: BrokerOptions = options
+        clock = options.clock
         self.control: BrokerControl = BrokerControl(
-            clock if isinstance(clock, ManualClock) else ManualClock(follow=clock)
+            clock if isinstance(clock, ManualClock) else ManualClock(follow=clock or time.time)
         )
         """Control by tests: interferes with requests, fails stores, moves time."""
         self._endpoint = ""
         self.http_endpoint: str = ""
         """Endpoint URL of the HTTP gateway, empty while there's none."""
-        self._files = files or FileOps()
-        self._object_stores = object_stores
+        self._is_starting = False
         self._core: BrokerCore | None = None
         self._server: GrpcServer | None = None
         self._gateway: HttpGateway | None = None
@@ -116,17 +109,22 @@ class EmbeddedBroker(Owner):
 
         Cancellation: safe — the broker is stopped again.
         """
-        if self._core is not None:
+        if self._core is not None or self._is_starting:
             raise pb.UsageError("the broker is running already")
+        self._is_starting = True
+        try:
+            await self._start()
+        finally:
+            self._is_starting = False
+
+    async def _start(self) -> None:
         tls = await in_thread(read_tls, self.options.tls_files)
         path = self.options.data_dir
         if path is None:
             self._temporary = tempfile.mkdtemp(prefix="gazette-broker-")
-            path = Path(self._temporary)
+            path = self._temporary
         try:
-            core = self._core = await BrokerCore.open(
-                self.options, path, self._files, self.control, self._object_stores
-            )
+            core = self._core = await BrokerCore.open(self.options, Path(path), self.control)
             server = self._server = await new_grpc_server(core)
             bound = await self._bind(server, tls)
             http_endpoint = ""
@@ -154,8 +152,8 @@ class EmbeddedBroker(Owner):
     async def _bind(self, server: GrpcServer, tls: ServerTLS | None) -> str:
         host = self.options.host
         if (path := self.options.socket) is not None:
-            await server.bind_socket(path, self.options.socket_mode)
-            return f"unix://{url_host(host)}{path}"
+            await server.bind_socket(Path(path), self.options.socket_mode)
+            return f"unix://{url_host(host)}{os.fspath(path)}"
         port = server.bind(host, self.options.port, tls.grpc_credentials() if tls else None)
         return f"{_scheme(tls)}://{url_host(host)}:{port}"
 

@@ -32,7 +32,7 @@ async def serve(options: BrokerOptions, *, ready_file: Path | None = None) -> No
     Cancellation: safe — the broker is stopped.
     """
     await run_until_signal(
-        ServedBroker(options=options), drain_seconds=options.drain_seconds, ready_file=ready_file
+        ServedBroker(**vars(options)), drain_seconds=options.drain_seconds, ready_file=ready_file
     )
 
 

@@ -216,7 +216,7 @@ async def _serve_with_console(options: BrokerOptions, port: int, ready_file: Pat
     from gazette_aio.console import Console, ServedWithConsole  # noqa: PLC0415
     from gazette_aio.serving.process import run_until_signal  # noqa: PLC0415
 
-    broker = ServedBroker(options=options)
+    broker = ServedBroker(**vars(options))
 
     def open_client(auth: pb.Authorizer) -> JournalClient:
         return connect(

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from gazette_aio.protocol._generated.recoverylog_pb2 import (
-    FnodeSegments,
-    FSMHints,
-    Property,
-    RecordedOp,
-    Segment,
+    FnodeSegments as FnodeSegments,
+    FSMHints as FSMHints,
+    Property as Property,
+    RecordedOp as RecordedOp,
+    Segment as Segment,
 )
-
-__all__ = [
-    "FSMHints",
-    "FnodeSegments",
-    "Property",
-    "RecordedOp",
-    "Segment",
-]

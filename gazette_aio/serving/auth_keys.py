@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
 
-def read_auth(keys: str | None, path: Path | None) -> pb.KeyedAuth | None:
+def read_auth(keys: str | None, path: str | os.PathLike[str] | None) -> pb.KeyedAuth | None:
     """Return the authorizer and verifier of keys, or None without keys. Blocks.
 
     Args:
@@ -23,7 +24,7 @@ def read_auth(keys: str | None, path: Path | None) -> pb.KeyedAuth | None:
     if path is None:
         return pb.KeyedAuth(keys) if keys else None
     try:
-        keys = path.read_text("ascii")
+        keys = Path(path).read_text("ascii")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not base64"
         text = (reason or "can't be read").lower()

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import grpc
+
+CODES: Final[dict[str, int]] = {code.name: code.value[0] for code in grpc.StatusCode}
+"""Numbers of gRPC codes by their names."""
+
 
 def failure_text(error: Exception) -> str:
     """Return the text of an unexpected failure for clients, who see no paths of the server."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import dataclasses
 import gc
 import hashlib
 import json
@@ -20,16 +19,16 @@ import time
 import tracemalloc
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker import BrokerOptions, EmbeddedBroker
+from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.files import FileOps
-from gazette_aio.broker.host.options import PATH_OPTIONS, BrokerKeywords, FsyncMode
+from gazette_aio.broker.host.options import FsyncMode
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from tests.broker.caller import Caller, calling, journal_spec
 from tests.waiting import eventually
@@ -106,18 +105,22 @@ def test_options_are_checked() -> None:
         ({"fsync": "sometimes"}, "fsync must be"),
         ({"colour": "blue"}, r"EmbeddedBroker\(\) has no option colour"),
         ({"http_prot": 0}, r"has no option http_prot: did you mean 'http_port'\?"),
+        ({"port": "8080"}, r"port must be int \(not '8080'\)"),
+        ({"http_port": "8080"}, r"http_port must be int \| None \(not '8080'\)"),
+        ({"max_replication": None}, r"max_replication must be int \(not None\)"),
+        ({"grpc_extras": "no"}, r"grpc_extras must be bool \(not 'no'\)"),
     ):
         with pytest.raises(pb.ConfigurationError, match=text):
             EmbeddedBroker(**wrong)
 
 
-def test_keywords_are_the_options() -> None:
-    names = {field.name for field in dataclasses.fields(BrokerOptions)} - {"data_dir"}
-    assert BrokerKeywords.__optional_keys__ == names
-    hints, keywords = get_type_hints(BrokerOptions), get_type_hints(BrokerKeywords)
-    path = str | os.PathLike[str] | None
-    for name in names - {"clock"}:
-        assert keywords[name] == (path if name in PATH_OPTIONS else hints[name]), name
+async def test_only_the_first_of_two_starts_begins(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path, fsync="off")
+    first, second = await asyncio.gather(broker.start(), broker.start(), return_exceptions=True)
+    assert first is None
+    assert isinstance(second, pb.UsageError)
+    assert broker.process_id.suffix
+    await broker.stop()
 
 
 async def test_a_leaked_broker_warns(tmp_path: Path) -> None:

@@ -19,11 +19,15 @@ PINNED = Path(__file__).parent / "public_names.txt"
 
 
 def names_of(path: Path) -> list[str]:
-    """Return `__all__` of a module, else its classes and functions; nothing is imported."""
-    body = ast.parse(path.read_text("utf-8")).body
+    """Return names that a module imports `as` themselves, or its `__all__`, else what it defines."""
+    tree = ast.parse(path.read_text("utf-8"))
+    body = tree.body
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    if names := [each.name for node in imports for each in node.names if each.name == each.asname]:
+        return names
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     return [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
 

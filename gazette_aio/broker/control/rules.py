@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.journal import strip_meta
-from gazette_aio.serving.rpc_error import RpcError
+from gazette_aio.serving.rpc_error import CODES, RpcError
 
 RequestKind = Literal[
     "list", "apply", "read", "append", "list_fragments", "fragment_store_health", "replicate"
@@ -50,26 +50,6 @@ _STREAMS: Final = frozenset({"list", "read"})
 _ROUTED: Final = frozenset({"read", "append", "list_fragments", "replicate"})
 _UNROUTED_STATUSES: Final = frozenset(
     {pb.Status.JOURNAL_NOT_FOUND, pb.Status.NO_JOURNAL_PRIMARY_BROKER, pb.Status.SUSPENDED}
-)
-_CODES: Final = frozenset(
-    {
-        "ABORTED",
-        "ALREADY_EXISTS",
-        "CANCELLED",
-        "DATA_LOSS",
-        "DEADLINE_EXCEEDED",
-        "FAILED_PRECONDITION",
-        "INTERNAL",
-        "INVALID_ARGUMENT",
-        "NOT_FOUND",
-        "OUT_OF_RANGE",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "UNAUTHENTICATED",
-        "UNAVAILABLE",
-        "UNIMPLEMENTED",
-        "UNKNOWN",
-    }
 )
 
 
@@ -146,7 +126,7 @@ def failure(fail: FailWith) -> RuleFailure:
         ValueError: The code isn't one of gRPC.
     """
     code, text = (fail, FAILED_TEXT) if isinstance(fail, str) else fail
-    if code not in _CODES:
+    if code not in CODES or code == "OK":
         raise ValueError(f"{code!r} isn't the name of a gRPC code")
     return RuleFailure(code, text)
 

@@ -13,36 +13,13 @@ from google.protobuf.message import Message
 
 from gazette_aio.broker.gateway.answers import code_status
 from gazette_aio.protocol.go.text import quote
+from gazette_aio.serving.rpc_error import CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 M = TypeVar("M", bound=Message)
 
-_CODES: Final = {
-    name: number
-    for number, name in enumerate(
-        (
-            "OK",
-            "CANCELLED",
-            "UNKNOWN",
-            "INVALID_ARGUMENT",
-            "DEADLINE_EXCEEDED",
-            "NOT_FOUND",
-            "ALREADY_EXISTS",
-            "PERMISSION_DENIED",
-            "RESOURCE_EXHAUSTED",
-            "FAILED_PRECONDITION",
-            "ABORTED",
-            "OUT_OF_RANGE",
-            "UNIMPLEMENTED",
-            "INTERNAL",
-            "UNAVAILABLE",
-            "DATA_LOSS",
-            "UNAUTHENTICATED",
-        )
-    )
-}
 _LONG: Final = frozenset(
     (
         FieldDescriptor.TYPE_INT64,
@@ -121,7 +98,7 @@ def stream_error(text: str, code: str) -> bytes:
     return _dump(
         {
             "error": {
-                "grpcCode": _CODES[code],
+                "grpcCode": CODES[code],
                 "httpCode": int(status),
                 "message": text,
                 "httpStatus": status.phrase,
@@ -133,7 +110,7 @@ def stream_error(text: str, code: str) -> bytes:
 
 def request_error(text: str, code: str) -> bytes:
     """Return the document of a failed request that isn't an RPC, by the name of its gRPC code."""
-    return _dump({"code": _CODES[code], "message": text, "details": []})
+    return _dump({"code": CODES[code], "message": text, "details": []})
 
 
 def not_implemented() -> bytes:

@@ -4,52 +4,54 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Callable, Sequence  # noqa: TC003 - Type hints are evaluated.
-from dataclasses import dataclass, field
-from pathlib import Path  # noqa: TC003
-from typing import Literal, TypedDict, get_args
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.host.files import FileOps
 from gazette_aio.serving.address import MAX_PORT, http_origin
 from gazette_aio.serving.tls import TLSFiles
 from gazette_aio.serving.unix_socket import check_socket_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from obstore.store import ObjectStore as Client
 
 FsyncMode = Literal["commit", "interval", "off"]
 NestedJournals = Literal["separate", "shared"]
 ClaimChecks = Literal["strict", "gazette"]
 
-PATH_OPTIONS = (
-    "data_dir",
-    "file_root",
-    "auth_keys_file",
-    "socket",
-    "server_cert_file",
-    "server_cert_key_file",
-    "server_ca_file",
-)
-"""Names of options that are paths."""
+_TYPES: Final[dict[str, type | tuple[type, ...]]] = {
+    "bool": bool,
+    "int": int,
+    "int | None": (int, type(None)),
+    "float": (int, float),
+    "str": str,
+}
+StrPath: TypeAlias = "str | os.PathLike[str] | None"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions:
     """Options of a broker. Rates are in bytes per second, durations in seconds."""
 
-    data_dir: Path | None = None
+    data_dir: StrPath = field(default=None, kw_only=False)
     """Directory of all durable state; None uses a temporary directory, which is removed at stop."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 0
     """Port to listen on; zero takes any free one."""
-    socket: Path | None = None
+    socket: StrPath = None
     """Absolute path of a Unix socket for gRPC, instead of `port` and without TLS."""
     socket_mode: int = 0o600
     """Permissions of the socket's file: users who may write to the file may connect."""
-    server_cert_file: Path | None = None
+    server_cert_file: StrPath = None
     """File of the certificate in PEM format, which turns TLS on for gRPC and the gateway."""
-    server_cert_key_file: Path | None = None
+    server_cert_key_file: StrPath = None
     """File of the certificate's private key in PEM format."""
-    server_ca_file: Path | None = None
+    server_ca_file: StrPath = None
     """File of authorities in PEM format, one of which must certify each client."""
     grpc_extras: bool = False
     """Whether the gRPC services of health checks and of reflection are served, without tokens."""
@@ -64,7 +66,7 @@ class BrokerOptions:
     zone: str = "local"
     suffix: str | None = None
     """ID of the broker within its zone; None keeps the ID in the data directory."""
-    file_root: Path | None = None
+    file_root: StrPath = None
     """Local directory of `file://` stores; None is `fragments` within the data directory."""
     file_only: bool = False
     """Whether stores of all schemes are kept below the file root."""
@@ -72,7 +74,7 @@ class BrokerOptions:
     """Origins of the S3 servers that stores may name by their argument `endpoint`."""
     auth_keys: str | None = field(default=None, repr=False)
     """Base64 keys, separated by commas or blanks, which verify the tokens of clients."""
-    auth_keys_file: Path | None = None
+    auth_keys_file: StrPath = None
     """File of the keys, instead of `auth_keys`; read when the broker starts."""
     claim_checks: ClaimChecks = "strict"
     """Whether the selector of a token limits Apply and health checks too, unlike in Gazette."""
@@ -107,10 +109,17 @@ class BrokerOptions:
     """Time for which an append waits for an unhealthy store before it's refused."""
     drain_seconds: float = 10.0
     """Time limit for persisting complete fragments at the end of `serve`."""
-    clock: Callable[[], float] = time.time
-    """Source of Unix time; a `ManualClock` also moves all timers of the broker."""
+    clock: Callable[[], float] | None = None
+    """Source of Unix time, or None for that of the system; a `ManualClock` also moves all timers of
+    the broker."""
+    files: FileOps = field(default_factory=FileOps, repr=False)
+    """File operations, where tests inject faults."""
+    object_stores: Callable[[pb.FragmentStoreURL], Client] | None = None
+    """Returns the `obstore` client of a fragment store whose scheme isn't `file`, in a worker
+    thread; tests inject stores in memory here. None uses the client of the URL's scheme."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if self.fsync not in get_args(FsyncMode):
             raise pb.ConfigurationError(f"fsync must be commit, interval or off (not {self.fsync})")
         if self.nested_journals not in get_args(NestedJournals):
@@ -156,52 +165,21 @@ class BrokerOptions:
     def tls_files(self) -> TLSFiles:
         """Files of TLS."""
         return TLSFiles(
-            server_cert_file=self.server_cert_file,
-            server_cert_key_file=self.server_cert_key_file,
-            server_ca_file=self.server_ca_file,
+            server_cert_file=_path(self.server_cert_file),
+            server_cert_key_file=_path(self.server_cert_key_file),
+            server_ca_file=_path(self.server_ca_file),
         )
 
 
-class BrokerKeywords(TypedDict, total=False):
-    """The options of `BrokerOptions` except `data_dir`, as keywords of an `EmbeddedBroker`."""
+def _path(path: StrPath) -> Path | None:
+    return None if path is None else Path(path)
 
-    host: str
-    port: int
-    socket: str | os.PathLike[str] | None
-    socket_mode: int
-    server_cert_file: str | os.PathLike[str] | None
-    server_cert_key_file: str | os.PathLike[str] | None
-    server_ca_file: str | os.PathLike[str] | None
-    grpc_extras: bool
-    http_port: int | None
-    http_allow_unauthenticated: bool
-    allow_origin: Sequence[str]
-    advertise: str | None
-    zone: str
-    suffix: str | None
-    file_root: str | os.PathLike[str] | None
-    file_only: bool
-    store_endpoint: Sequence[str]
-    auth_keys: str | None
-    auth_keys_file: str | os.PathLike[str] | None
-    claim_checks: ClaimChecks
-    assign_delay: float
-    nested_journals: NestedJournals
-    max_replication: int
-    min_append_rate: int
-    max_append_rate: int
-    max_recv_size: int
-    watch_delay: float
-    chunk_size: int
-    verify_fragments: bool
-    fsync: FsyncMode
-    sync_interval: float
-    pulse_interval: float
-    persist_delay: float
-    persist_retry: float
-    store_wait: float
-    drain_seconds: float
-    clock: Callable[[], float] | None
+
+def _check_types(options: BrokerOptions) -> None:
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if not isinstance(value, _TYPES.get(str(each.type), object)):
+            raise pb.ConfigurationError(f"{each.name} must be {each.type} (not {value!r})")
 
 
 def _check_identity(options: BrokerOptions) -> None:

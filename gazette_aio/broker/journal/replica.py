@@ -161,7 +161,7 @@ class Replica:
                 spool.extent,
                 spec.fragment,
                 roll_to=spool.end if rolls else None,
-                now_seconds=self._runtime.options.clock(),
+                now_seconds=self._runtime.clock(),
             )
             if offset is not None:
                 await self._try_roll(offset)

@@ -208,7 +208,7 @@ class WriteHead:
         # A sync may have failed since the append began to stream.
         self.check()
         length = self._spool.delta
-        digest = self._spool.commit(registers, self._runtime.options.clock())
+        digest = self._spool.commit(registers, self._runtime.clock())
         if length:
             self._runtime.metrics.spool_commits += 1
             self._runtime.metrics.spool_commit_bytes += length

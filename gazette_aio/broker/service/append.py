@@ -200,7 +200,7 @@ class _Append:
                 replica.life.spec,
                 _state(replica),
                 roll_pending=replica.head.roll_pending,
-                now_seconds=core.runtime.options.clock(),
+                now_seconds=core.runtime.clock(),
             )
             match decision:
                 case RefuseAppend():
@@ -265,7 +265,7 @@ class _Append:
             replica.head.spool.extent,
             spec.fragment,
             roll_to=decision.roll_to,
-            now_seconds=options.clock(),
+            now_seconds=self._core.runtime.clock(),
         )
         if offset is not None:
             await replica.head.roll(offset)

@@ -131,7 +131,7 @@ async def _find(
             index.cover,
             offset,
             begin_mod_time=request.begin_mod_time,
-            now_seconds=core.runtime.options.clock(),
+            now_seconds=core.runtime.clock(),
         )
         if hit is None:
             try:

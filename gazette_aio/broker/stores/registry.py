@@ -65,7 +65,7 @@ class StoreRegistry:
         open_client: Callable[[pb.FragmentStoreURL], Client] | None = None,
     ) -> None:
         self._files = files
-        self._root = root
+        self._root = root.absolute()
         self._file_only = file_only
         self._origins = origins
         self._sync = sync

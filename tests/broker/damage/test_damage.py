@@ -219,7 +219,7 @@ async def test_journals_of_a_missing_snapshot_keep_their_files(
     (directory / "meta" / "acknowledged").unlink()
     before = {path: path.read_bytes() for path in files_below(directory / "journals")}
     with pytest.raises(pb.StoreError, match=r"the snapshot before 000002\.log is missing"):
-        await BrokerCore.open(BrokerOptions(), directory, FileOps())
+        await BrokerCore.open(BrokerOptions(), directory)
     assert {path: path.read_bytes() for path in before} == before
 
 

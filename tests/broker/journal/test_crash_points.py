@@ -64,8 +64,8 @@ class Span:
 async def running(
     path: Path, files: FileOps, fsync: FsyncMode = "commit", **overrides: Any
 ) -> AsyncGenerator[BrokerCore]:
-    options = BrokerOptions(fsync=fsync, persist_delay=0.0, **overrides)
-    core = await BrokerCore.open(options, path, files)
+    options = BrokerOptions(fsync=fsync, persist_delay=0.0, files=files, **overrides)
+    core = await BrokerCore.open(options, path)
     try:
         await core.serve_at("http://broker")
         yield core
