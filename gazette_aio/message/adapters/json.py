@@ -58,6 +58,7 @@ class JSONAdapter(Generic[T]):
         path: tuple[str, ...],
         *,
         decode: Callable[[bytes], T],
+        decode_lines: Callable[[bytes], list[T]] | None = None,
         encode: Callable[[T], bytes],
         encode_lines: Callable[[Sequence[T]], bytes] | None = None,
         has_top_member: Callable[[T], bool] | None,
@@ -73,6 +74,8 @@ class JSONAdapter(Generic[T]):
         self._path = path
         self.decode = decode  # Hot: a method would be one more call for each message.
         """Return the message of a JSON document."""
+        self.decode_lines = decode_lines
+        """Return the messages of JSON documents, each followed by a newline; or None."""
         self._encode = encode
         self._encode_lines = encode_lines
         self._has_top_member = has_top_member

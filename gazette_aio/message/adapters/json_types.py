@@ -96,6 +96,7 @@ def json_adapter(
         return JSONAdapter(
             path,
             decode=lambda frame: decoder.decode(frame) or {},
+            decode_lines=lambda lines: [each or {} for each in decoder.decode_lines(lines)],
             encode=encoder.encode,
             encode_lines=encoder.encode_lines,
             has_top_member=lambda message: path[0] in message,
@@ -108,7 +109,7 @@ def json_adapter(
         return _pydantic_adapter(type, path)
     try:
         kinds = union_members(type)
-        decode = msgspec.json.Decoder(type, dec_hook=dec_hook).decode
+        decoder = msgspec.json.Decoder(type, dec_hook=dec_hook)
         has_member = any(path[0] in member_names(kind) or is_custom(kind) for kind in kinds)
     except TypeError as error:
         raise ConfigurationError(f"messages of {type!r} are not supported: {error}") from error
@@ -120,7 +121,8 @@ def json_adapter(
             raise _forbidding(kind, path)
     return JSONAdapter(
         path,
-        decode=decode,
+        decode=decoder.decode,
+        decode_lines=decoder.decode_lines,
         encode=encoder.encode,
         encode_lines=encoder.encode_lines,
         has_top_member=_constantly_true if has_member else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self
 
 from gazette_aio.protocol.errors import GazetteError, UnexpectedEOFError
 
@@ -66,6 +66,8 @@ class Framing(abc.ABC):
     r"""Whether each frame is a line, so that a frame begins behind each `\n`."""
     encodes_any: bool = False
     """Whether `encode()` takes any bytes, and never raises."""
+    splits: Literal["lines", "fixed", "frames"] = "frames"
+    """How the core splits content: into lines, fixed frames, or the frames of `decoder()`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Reset what base classes declare of frames that this class makes or splits otherwise."""
@@ -103,7 +105,14 @@ class Framing(abc.ABC):
         return self
 
 
-_DECLARATIONS: Final = ("suffix", "is_lines", "encodes_any", "splitter", "for_ranges")
+_DECLARATIONS: Final = (
+    "suffix",
+    "is_lines",
+    "encodes_any",
+    "splits",
+    "splitter",
+    "for_ranges",
+)
 
 
 def _depth(cls: type, name: str) -> int:

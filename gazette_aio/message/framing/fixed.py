@@ -34,6 +34,7 @@ class FixedFraming(Framing):
 
     content_type = CONTENT_TYPE_PROTO_FIXED
     encodes_any = True
+    splits = "fixed"
 
     def encode(self, message: bytes) -> bytes:
         """Return `message` after a header."""

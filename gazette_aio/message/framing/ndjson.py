@@ -24,6 +24,7 @@ class NDJSONFraming(Framing):
     content_type = CONTENT_TYPE_JSON_LINES
     suffix = b"\n"
     is_lines = True
+    splits = "lines"
 
     def encode(self, message: bytes) -> bytes:
         """Return `message` as a line.

@@ -2,104 +2,189 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from gazette_aio.message.envelopes.splitter import RUN_LIMIT, JournalSplitter, framing_error
-from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
-from gazette_aio.message.envelopes.uniform_run import offset_at
-from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
-from gazette_aio.message.reading.decoding import EnvelopeDecoder, number_at_once
-from gazette_aio.message.reading.options import start_clock
+from gazette_aio.message.adapters.base import PlacedAdapter
+from gazette_aio.message.adapters.json import JSONAdapter
+from gazette_aio.message.envelopes.content import DEFAULT_PENDING_BYTES, Refusal, uuid_of
+from gazette_aio.message.envelopes.envelope import Envelope
+from gazette_aio.message.reading.engine import JournalEngine
+from gazette_aio.message.uuid import ACK_TXN, KNOWN_FLAGS
 from gazette_aio.protocol.errors import FramingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
+    from datetime import timedelta
 
-    from gazette_aio.message.envelopes.envelope import Envelope
-    from gazette_aio.message.envelopes.origin import JournalFormat, Origin
+    from gazette_aio.message.core import Batch
+    from gazette_aio.message.envelopes.origin import JournalFormat
+    from gazette_aio.message.envelopes.outputs import BadMessages, JournalOutputs, Made
     from gazette_aio.message.reading.options import ReadOptions
-    from gazette_aio.message.sequencing.outcome import ReplayRange
-    from gazette_aio.message.sequencing.sequencer import Sequencer
+    from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
 
 T = TypeVar("T")
-_logger = logging.getLogger(__name__)
+
+LEAST_AT_ONCE: Final = 32
+MOST_AT_ONCE: Final = 128
+_AT_ONCE_BYTES: Final = 32 << 10
+_STEP_BYTES: Final = 256 << 10
+_MOST_SKIPPED: Final = 1024
+_MOST_FRUITLESS: Final = 2  # Steps in a row that commit nothing.
+_MOST_UNDECODABLE: Final = 64
 
 
-class EnvelopeReplay:
-    """Replay of a transaction that outgrew the ring of a sequencer.
+class EnvelopeMaker(Generic[T]):
+    """Decodes messages of a journal, and makes their envelopes.
+
+    Messages are decoded few at a time, so that they're used while a processor's caches have them,
+    and so that the garbage collector finds few of their objects alive.
 
     Args:
-        sequencer: Requires the replay.
-        splitter_at: Returns a splitter of content at an offset.
+        journal_format: Format of the journal.
+        bad: What becomes of messages that can't be decoded.
+        start_clock: Messages with smaller nonzero clocks are left out.
+        is_raw: Whether envelopes hold bytes that `decode()` decodes later.
     """
 
-    def __init__(self, sequencer: Sequencer, splitter_at: Callable[[int], JournalSplitter]) -> None:
-        self._sequencer = sequencer
-        self._splitter_at = splitter_at
-        self._splitter: JournalSplitter | None = None
-        self._ended = False
-        self.finished: bool = False
-        """Whether the ring's retained messages are next."""
+    def __init__(
+        self,
+        journal_format: JournalFormat[T],
+        bad: BadMessages,
+        start_clock: int = 0,
+        *,
+        is_raw: bool = False,
+    ) -> None:
+        self._format = journal_format
+        self._bad = bad
+        self._start_clock = start_clock
+        self._is_raw = is_raw
+        adapter = journal_format.adapter
+        self._decode = adapter.decode
+        # No line of such content has a newline of its own.
+        self._decode_lines = (
+            adapter.decode_lines
+            if isinstance(adapter, JSONAdapter) and journal_format.framing.splits == "lines"
+            else None
+        )
+        self._are_acks_decodable = True
+        place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
+        self._prefix = None if place is None else place.prefix
+        self._behind_uuid = 0 if place is None else place.uuid_end
+        # Bytes after the UUID of acknowledgements that can't be decoded.
+        self._undecodable: set[bytes] = set()
 
-    def open(self) -> ReplayRange | None:
-        """Begin, and return the range to read; or None if the replay has begun."""
-        if self._splitter is not None:
-            return None
-        wanted = self._sequencer.replay_range()
-        self._splitter = self._splitter_at(wanted.begin)
-        self._sequencer.start_replay()
-        return wanted
+    def make(self, batch: Batch, start: int) -> tuple[list[Made[list[Envelope[T]]]], int]:
+        """Return envelopes of the next messages, up to the first that can't be decoded."""
+        stop = start + self._number_at_once(batch, start)
+        begins, ends, clocks, flags, producers = batch.places(start, stop, KNOWN_FLAGS)
+        acks, explicit = batch.unusual(start, stop)
+        messages, bad = self._messages(batch, start, stop, acks)
+        journal, origin = self._format.journal, self._format.origin
+        envelopes: list[Envelope[T]] = list(
+            map(
+                Envelope,
+                repeat(journal),
+                begins,
+                ends,
+                clocks,
+                flags,
+                producers,
+                messages,
+                repeat(origin),
+            )
+        )
+        made = start + len(messages)
+        for index in explicit:
+            if index < made:
+                payload = batch.payloads(index, index + 1)[0]
+                envelopes[index - start].explicit_uuid = uuid_of(self._format.adapter, payload)
+        first = self._start_clock
+        if first:
+            envelopes = [each for each in envelopes if not each.clock or each.clock >= first]
+        outputs: list[Made[list[Envelope[T]]]] = [(envelopes, made)] if envelopes else []
+        if bad is not None:
+            at = made - start
+            refusal = Refusal(bad, begins[at], ends[at], "decode")
+            made += 1
+            outputs += [(error, made) for error in self._bad.errors(journal, refusal)]
+        return outputs, made
 
-    def feed(self, chunk: bytes, begin: int) -> None:
-        """Take content, perhaps after a gap."""
-        assert self._splitter is not None
-        self._splitter.feed(chunk, begin)
-
-    def end(self) -> None:
-        """Declare the end of content, even if it isn't the end of the range."""
-        self._ended = True
-
-    def abort(self) -> None:
-        """Drop the content fed. The next `open()` begins after what was delivered. Idempotent."""
-        if self._splitter is not None:
-            self._sequencer.abort_replay()
-            self._splitter, self._ended = None, False
-
-    def take(self) -> Sequence[Envelope[Any]] | None:
-        """Return messages of the commit, maybe none; or None if more content is needed.
+    def decode(self, envelope: Envelope[Any]) -> None:
+        """Decode the message of an envelope in place.
 
         Raises:
-            ReplayError: A message isn't in the range.
+            Exception: It can't be decoded.
         """
-        run = self._next_run()
-        if run:
-            return self._sequencer.take_replay(run)
-        if not self._ended:
-            return None
-        self._sequencer.finish_replay()
-        self.finished = True
-        return ()
+        payload = envelope.message
+        is_ack = envelope.flags == ACK_TXN
+        envelope.message = self._decode_ack(payload) if is_ack else self._decode(payload)
 
-    def _next_run(self) -> Sequence[Envelope[Any]]:
-        while self._splitter is not None:
+    def refuse(self, refusal: Refusal) -> list[FramingError]:
+        """Return the error of bytes that are no message."""
+        return self._bad.errors(self._format.journal, refusal)
+
+    @staticmethod
+    def _number_at_once(batch: Batch, start: int) -> int:
+        begins, ends, *_ = batch.places(start, start + 1, KNOWN_FLAGS)
+        fitting = _AT_ONCE_BYTES // max(ends[0] - begins[0], 1)
+        return min(max(LEAST_AT_ONCE, min(fitting, MOST_AT_ONCE)), len(batch) - start)
+
+    def _messages(
+        self, batch: Batch, start: int, stop: int, acks: list[int]
+    ) -> tuple[list[Any], Exception | None]:
+        """Return decoded messages, up to the first that can't be decoded, and its error."""
+        if self._is_raw:
+            return list(batch.payloads(start, stop)), None
+        decode_lines = self._decode_lines
+        if decode_lines is not None:
+            with_acks = self._are_acks_decodable
             try:
-                return self._splitter.next_run()
-            except FramingError:
-                # The error was raised when the frame was first read, and reading continued.
-                continue
-        return ()
+                messages = decode_lines(batch.lines(start, stop, acks=with_acks))
+            except Exception:  # noqa: BLE001 - found again, one by one.
+                messages = None
+            if messages is not None:
+                for index in () if with_acks else acks:
+                    payload = batch.payloads(index, index + 1)[0]
+                    messages.insert(index - start, self._decode_ack(payload))
+                return messages, None
+        return self._messages_singly(batch, start, stop, acks)
+
+    def _messages_singly(
+        self, batch: Batch, start: int, stop: int, acks: list[int]
+    ) -> tuple[list[Any], Exception | None]:
+        decode, messages, skipped = self._decode, list[Any](), set(acks)
+        try:
+            for index, payload in enumerate(batch.payloads(start, stop), start):
+                messages.append(self._decode_ack(payload) if index in skipped else decode(payload))
+        except Exception as error:  # noqa: BLE001 - returned.
+            return messages, error
+        return messages, None
+
+    def _decode_ack(self, frame: bytes) -> Any:
+        prefix = self._prefix
+        is_placed = prefix is not None and frame.startswith(prefix)
+        # Hot: acknowledgements differ only by their UUID, and exceptions are slow.
+        rest = frame[self._behind_uuid :]
+        if is_placed and rest in self._undecodable:
+            return None
+        try:
+            return self._decode(frame)
+        except Exception:  # noqa: BLE001 - types with required members.
+            self._are_acks_decodable = False
+            if is_placed and len(self._undecodable) < _MOST_UNDECODABLE:
+                self._undecodable.add(rest)
+            return None
 
 
-class EnvelopeEngine(Generic[T]):
+class EnvelopeEngine(JournalEngine["list[Envelope[T]]"], Generic[T]):
     """Makes envelopes of the content of journals, and queues them in `ready`.
 
     Args:
-        sequencer: Decides which messages commit; None to deliver all of them in journal order.
+        checkpoint: State to resume from; None to deliver all messages in journal order.
         options: Options of reading.
-        transactions: Whether to dequeue several transactions at once.
+        max_pending_bytes: Limit of the pending messages that are retained.
         explain: Returns the error to raise for an error.
     """
 
@@ -107,71 +192,30 @@ class EnvelopeEngine(Generic[T]):
 
     def __init__(
         self,
-        sequencer: Sequencer | None,
+        checkpoint: SequencerCheckpoint | None,
         options: ReadOptions,
         *,
-        transactions: bool = True,
+        max_pending_bytes: int = DEFAULT_PENDING_BYTES,
         explain: Callable[[FramingError], FramingError],
     ) -> None:
+        super().__init__(
+            checkpoint,
+            options,
+            skip_acks=options.get("skip_acks", False),
+            step_bytes=_STEP_BYTES,
+            max_pending_bytes=max_pending_bytes,
+            explain=explain,
+        )
         self.ready: deque[Envelope[T]] = deque()
-        """Decoded envelopes that aren't delivered yet."""
-        self.explain = explain
-        """Returns the error to raise for an error."""
-        self.skipped: int = 0
-        """Number of frames that were skipped because they can't be decoded."""
-        self._sequencer = sequencer
-        self._transactions = transactions
-        self._skips_errors = options.get("on_error") == "skip"
-        self._strict_uuid = options.get("strict_uuid", False)
-        self._max_frame_bytes = options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES)
-        self._skip_acks = options.get("skip_acks", False)
-        self._start_clock = start_clock(options)
-        self._formats: dict[str, JournalFormat[T]] = {}  # By journal.
-        self._decoders: dict[Origin, EnvelopeDecoder[T]] = {}
-        self._decoder: EnvelopeDecoder[T] | None = None  # The latest one.
-        self._is_mixed = False  # Whether messages of a journal may differ in their decoders.
-        self._run: Sequence[Envelope[Any]] = ()  # Read, and queued up to an index.
-        self._queued = 0
-        self._taken: Sequence[Envelope[Any]] | None = None  # Committed, decoded up to an index.
-        self._decoded = self._settled = 0
-        self._replay: EnvelopeReplay | None = None
+        """Envelopes that aren't delivered yet."""
+        self._current: JournalOutputs[list[Envelope[T]]] | None = None  # `ready` is of it.
         self._stopped: FramingError | None = None  # Raised after `ready` is delivered.
 
-    def offsets(self) -> Mapping[str, int]:
-        """Return the known offsets by journal."""
-        return {} if self._sequencer is None else self._sequencer.offsets
+    def maker_of(self, journal_format: JournalFormat[T]) -> EnvelopeMaker[T]:
+        """Return the maker of envelopes of a journal."""
+        return EnvelopeMaker(journal_format, self.bad, self._start_clock)
 
-    def begin(self, journal_format: JournalFormat[T], offset: int) -> JournalSplitter:
-        """Begin the content of a journal."""
-        journal, origin, adapter = (
-            journal_format.journal,
-            journal_format.origin,
-            journal_format.adapter,
-        )
-        if self._formats.get(journal, journal_format) is not journal_format:
-            self._is_mixed = True
-        self._formats[journal] = journal_format
-        if origin not in self._decoders:
-            if self._decoder is None or self._decoder.adapter is not adapter:
-                self._decoder = EnvelopeDecoder(
-                    adapter, skip_acks=self._skip_acks, start_clock=self._start_clock
-                )
-            self._decoders[origin] = self._decoder
-        decoder = journal_format.framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
-        builder = EnvelopeBuilder(journal, adapter, strict=self._strict_uuid, origin=origin)
-        return JournalSplitter(decoder, builder)
-
-    def leave(self, content: JournalSplitter) -> None:
-        """Do nothing: the state of journals is retained."""
-
-    def forget(self, journal: str) -> None:
-        """Forget the state of a journal, and its undelivered messages."""
-        if self._sequencer is not None:
-            self._sequencer.forget(journal)
-        self._run, self._queued = (), 0
-        self._taken = self._replay = None
-
-    def take(self, content: JournalSplitter) -> deque[Envelope[T]] | None:  # noqa: ARG002
+    def take(self, content: JournalOutputs[list[Envelope[T]]]) -> deque[Envelope[T]] | None:  # noqa: ARG002
         """Return the envelopes that are ready, or None if there are none.
 
         Raises:
@@ -179,14 +223,14 @@ class EnvelopeEngine(Generic[T]):
         """
         if self.ready:
             return self.ready
-        stopped, self._stopped = self._stopped, None
+        stopped = self._stopped
         if stopped is not None:
-            if self._taken is not None:
-                self._decoded += 1
+            if stopped.kind != "unexpected_eof":  # Nothing follows: each call raises it again.
+                self._stopped = None
             raise stopped
         return None
 
-    def step(self, content: JournalSplitter) -> bool:
+    def step(self, content: JournalOutputs[list[Envelope[T]]]) -> bool:
         """Make envelopes ready, about as many as one turn of the event loop permits.
 
         Returns:
@@ -195,143 +239,55 @@ class EnvelopeEngine(Generic[T]):
         Raises:
             ReplayError: The content of the replay has changed.
         """
-        sequencer, ready = self._sequencer, self.ready
-        pause_at = self.skipped + RUN_LIMIT
-        while not ready and self._stopped is None and self.skipped < pause_at:
-            taken = self._taken
-            if taken is not None:
-                if self._decoded < len(taken):
-                    self._decode(taken)
-                else:
-                    if sequencer is not None:
-                        sequencer.settle(len(taken))
-                    self._taken = None
-            elif sequencer is not None and sequencer.emitting:
-                if sequencer.replay_required or not self._take_commit(sequencer):
-                    return False
-            elif self._queued == len(self._run):
-                if not self._read_run(content):
-                    return False
-            elif sequencer is None:
-                self._taken, self._decoded, self._queued = self._run, 0, len(self._run)
-            else:
-                self._queued = sequencer.queue_commits(
-                    self._run, self._queued, transactions=self._transactions
-                )
+        if self.ready or self._stopped is not None:
+            return True
+        self._current = content
+        pause_at = self.skipped + _MOST_SKIPPED
+        fruitless = 0
+        while self.skipped < pause_at and fruitless < _MOST_FRUITLESS:
+            try:
+                envelopes = content.take()
+            except FramingError as error:
+                self._stopped = error
+                break
+            if envelopes is not None:
+                self.ready.extend(envelopes)
+                break
+            before = self.skipped
+            if not self.work(content):
+                return False
+            fruitless += before == self.skipped and content.is_drained
         return True
 
-    def bytes_of_step(self, content: JournalSplitter) -> int:  # noqa: ARG002
+    def bytes_of_step(self, content: JournalOutputs[list[Envelope[T]]]) -> int:  # noqa: ARG002
         """Return 0: no step takes long."""
         return 0
 
-    def room(self, content: JournalSplitter) -> None:
+    def room(self, content: JournalOutputs[list[Envelope[T]]]) -> None:
         """Return None: no step runs ahead."""
 
-    def replay(self, content: JournalSplitter) -> EnvelopeReplay | None:
-        """Return the replay that is next, or in progress."""
-        sequencer = self._sequencer
-        if self._replay is None and sequencer is not None and sequencer.emitting:
-            journal_format = self._formats[content.journal]
-            self._replay = EnvelopeReplay(
-                sequencer, lambda offset: self.begin(journal_format, offset)
-            )
-        return self._replay
-
-    def rewind(self, content: JournalSplitter) -> int:  # noqa: ARG002
-        """Undo the commit that needs a replay, and return the offset to receive content from."""
-        assert self._sequencer is not None, "only committed reading has replays"
-        self._run, self._queued = (), 0
-        self._replay = None
-        return self._sequencer.rewind()
-
     def settle(self) -> None:
-        """Declare the delivered messages of a commit processed."""
-        taken, sequencer = self._taken, self._sequencer
-        if taken is not None and sequencer is not None:
-            self._settled = self._delivered(taken)
-            sequencer.settle(self._settled)
-            if self._settled == len(taken):
-                self._taken = None
+        """Declare the envelopes delivered that aren't in `ready` any more."""
+        content = self._current
+        if content is None or content.batch is None:
+            return
+        stop, ready = content.stop, self.ready
+        if self._stopped is not None:
+            stop = content.start
+        elif ready:
+            stop -= len(ready)
+            if self._start_clock:
+                begins = content.batch.places(content.start, content.stop, KNOWN_FLAGS)[0]
+                stop = content.start + begins.index(ready[0].begin)
+        content.settle(stop)
+
+    def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
+        """Return offsets and producer states as of the delivered envelopes."""
+        self.settle()
+        return super().checkpoint(prune_horizon)
 
     def drop(self) -> None:
-        """Drop `ready`, as if its envelopes weren't decoded yet."""
-        if self._taken is not None:
-            self._decoded = self._delivered(self._taken)
+        """Drop `ready`, which isn't delivered any more."""
+        self.settle()
         self.ready.clear()
-        self._stopped = None
-
-    def _delivered(self, taken: Sequence[Envelope[Any]]) -> int:
-        """Return how many of the taken messages were delivered or left out."""
-        if not self.ready:
-            return self._decoded
-        following = self.ready[0].begin
-        # It's one of these, and the last unless later messages were left out. It's near the first
-        # if each delivered message is settled at once.
-        indices = range(self._settled, self._decoded - len(self.ready) + 1)
-        both_ends = chain.from_iterable(zip(reversed(indices), indices, strict=True))
-        return next(at for at in both_ends if offset_at(taken, at) == following)
-
-    def _take_commit(self, sequencer: Sequencer) -> bool:
-        """Take committed messages, maybe none; return False if replayed content is needed."""
-        self._decoded = self._settled = 0
-        replay = self._replay
-        if replay is None:
-            self._taken = sequencer.take()
-            return True
-        committed = replay.take()
-        self._taken = committed or None
-        if replay.finished:
-            self._replay = None
-        return committed is not None
-
-    def _read_run(self, content: JournalSplitter) -> bool:
-        """Read the next envelopes of the content at hand, and return False if there are none."""
-        self._run, self._queued = (), 0
-        try:
-            run = content.next_run()
-        except FramingError as error:
-            if not self._skips_errors:
-                self._stop(error, error.__cause__)
-            else:
-                self._skip(error)
-                return error.kind != "unexpected_eof"
-            return True
-        sequencer = self._sequencer
-        if sequencer is not None:
-            self._run = sequencer.queue_run(run, transactions=self._transactions)
-        else:
-            self._run = run
-        return bool(run)
-
-    def _decode(self, taken: Sequence[Envelope[Any]]) -> None:
-        """Make committed messages ready, up to the first that can't be decoded."""
-        begin = self._decoded
-        first = taken[begin]
-        end = min(begin + number_at_once(first), len(taken))
-        origin = first.origin
-        if origin is None or (decoder := self._decoders.get(origin)) is None:
-            # A given sequencer retained messages of an earlier iterator.
-            decoder = self._decoders[self._formats[first.journal].origin]
-        if self._is_mixed:
-            others = (at for at in range(begin, end) if taken[at].origin is not origin)
-            end = next(others, end)
-        while (bad := decoder.decode(taken, begin, end, self.ready)) is not None:
-            index, cause = bad
-            envelope = taken[index]
-            error = framing_error(cause, envelope.journal, envelope.begin, envelope.end, "decode")
-            if not self._skips_errors:
-                self._decoded = index
-                self._stop(error, cause)
-                return
-            self._skip(error)
-            begin = index + 1
-        self._decoded = end
-
-    def _stop(self, error: FramingError, cause: BaseException | None) -> None:
-        self._stopped = self.explain(error)
-        self._stopped.__cause__ = cause
-
-    def _skip(self, error: FramingError) -> None:
-        self.skipped += 1
-        extra = {"journal": error.journal, "begin": error.begin, "end": error.end}
-        _logger.debug("skipped a frame: %s", error, extra=extra)
+        self._current = self._stopped = None

@@ -19,7 +19,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from gazette_aio.message.envelopes.splitter import framing_error
+from gazette_aio.message.envelopes.content import framing_error
 from gazette_aio.message.reading.journal_input import ArrivalKind, C
 from gazette_aio.protocol.errors import FramingError, OffsetBeyondHeadError, ReplayError
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.reading.journal_input import Arrival, JournalInput
-    from gazette_aio.message.sequencing.outcome import ReplayRange
     from gazette_aio.protocol.errors import GazetteError
 
 _logger = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ Step = Deliver[Out_co] | NeedContent | NeedReplay | Work | Stop
 class ReplayContent(Protocol):
     """Content of a transaction that outgrew the retained messages, and is read again."""
 
-    def open(self) -> ReplayRange | None:
+    def open(self) -> tuple[Any, ...] | None:
         """Begin, and return the range to read; or None if the replay has begun."""
 
     def feed(self, chunk: bytes, begin: int) -> None:
@@ -190,7 +189,7 @@ class MessageFlow(Generic[C, Out_co]):
                     self.current = None
                     continue
                 if (begun := replay.open()) is not None:
-                    self._range, self._through = NeedReplay(begun.begin, begun.end), begun.begin
+                    self._range, self._through = NeedReplay(*begun[-2:]), begun[-2]
                 return self._range
             size = engine.bytes_of_step(content)
             if size or has_worked:

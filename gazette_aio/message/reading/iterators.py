@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.message.envelopes.envelope import Envelope
-from gazette_aio.message.reading.decoding import LEAST_AT_ONCE
 from gazette_aio.message.reading.driver import FlowDriver
-from gazette_aio.message.reading.envelopes import EnvelopeEngine
+from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, EnvelopeEngine
 from gazette_aio.message.reading.formats import JournalFormats
 from gazette_aio.message.reading.options import DEFAULT_BUFFER_BYTES, check_options
+from gazette_aio.message.reading.sequenced import SequencedEngine
 from gazette_aio.message.reading.sources import ReaderSource, open_source
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
-from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.protocol.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
@@ -29,12 +28,13 @@ if TYPE_CHECKING:
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.reading.sources import SourceArgument
     from gazette_aio.message.sequencing.columns import UuidColumns
+    from gazette_aio.message.sequencing.sequencer import Sequencer
     from gazette_aio.protocol.errors import FramingError
 
 T = TypeVar("T")
 
-RING_BYTES = 64 << 20
-"""Limit of the bytes that the ring of an iterator's own sequencer retains."""
+PENDING_BYTES = 64 << 20
+"""Limit of the pending messages that an iterator retains."""
 
 
 class MessageIterator(Owner, Generic[T]):
@@ -81,6 +81,11 @@ class MessageIterator(Owner, Generic[T]):
     def skipped(self) -> int:
         """Number of messages and frames that `on_error="skip"` skipped."""
         return (self._records or self._envelopes).skipped
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of pending messages that are retained, over all journals."""
+        return (self._records or self._envelopes).pending_bytes
 
     def __aiter__(self) -> Self:
         return self
@@ -180,7 +185,7 @@ class MessageIterator(Owner, Generic[T]):
             self._formats.adapter,
             schema,
             self._options,
-            self._known(),
+            self._resumed(),
             acks=acks,
             batch_bytes=batch_bytes,
             max_pending_bytes=max_pending_bytes,
@@ -189,7 +194,7 @@ class MessageIterator(Owner, Generic[T]):
         self._driver = self._drive(ArrowBatches.__name__, records, batch_bytes)
         return ArrowBatches(self._driver, records)
 
-    def _known(self) -> SequencerCheckpoint | None:
+    def _resumed(self) -> SequencerCheckpoint | None:
         """Return the state from which batches resume; None if uncommitted messages are read."""
         return None
 
@@ -275,7 +280,7 @@ class ReadCommittedIter(MessageIterator[T]):
     message of an acknowledgement is None if the adapter can't decode it. Messages are decoded after
     they commit: a bad message that never commits doesn't raise.
 
-    A transaction larger than the sequencer's ring is read again when it commits.
+    A transaction that outgrew the retained messages is read again when it commits.
 
     Several journals are read concurrently, and take turns, a chunk of content each. Order is kept
     within a journal, not among journals. At most 16 journals that lag behind their write heads are
@@ -302,9 +307,8 @@ class ReadCommittedIter(MessageIterator[T]):
             reading starts, and again after the specification has changed. An error of the function
             is raised then: other journals of a selector are still read, and that journal is read
             after its specification is applied again.
-        sequencer: Sequencer to use, by default one whose ring is limited to 64 MiB. Between two
-            messages, a given sequencer is at the transaction being delivered, which is slower.
-            Journals start at its offsets, except for a reader.
+        sequencer: Sequencer to use, message by message, which is slower. By default, up to 64 MiB
+            of pending messages are retained. Journals start at its offsets, except for a reader.
         checkpoint: State to resume from. Journals start at its offsets, except for a reader.
         allow_replay_gaps: Continue if content of a transaction is gone when it's read again. Its
             messages are left out.
@@ -334,21 +338,20 @@ class ReadCommittedIter(MessageIterator[T]):
         if sequencer is not None and sequencer.emitting:
             # Only the iterator that began the commit knows which of its messages it delivered.
             raise ConfigurationError("the sequencer is within a commit: resume from its checkpoint")
-        self._is_own = sequencer is None
-        self.sequencer: Sequencer = sequencer or Sequencer.from_checkpoint(
-            checkpoint or SequencerCheckpoint(), buffer_bytes=RING_BYTES
-        )
-        """Decides which messages commit."""
-        envelopes: EnvelopeEngine[T] = EnvelopeEngine(
-            self.sequencer,
-            options,
-            transactions=self._is_own,
-            explain=_explain_committed,
-        )
+        self.sequencer = sequencer
+        """The given sequencer, if any."""
+        self._known = checkpoint or SequencerCheckpoint()
+        envelopes: EnvelopeEngine[T]
+        if sequencer is None:
+            envelopes = EnvelopeEngine(
+                self._known, options, max_pending_bytes=PENDING_BYTES, explain=_explain_committed
+            )
+        else:
+            envelopes = SequencedEngine(sequencer, options, explain=_explain_committed)
         super().__init__(source, adapter, envelopes, options, allow_replay_gaps=allow_replay_gaps)
         if isinstance(self._source, ReaderSource):
             reader = self._source.reader
-            through = self.sequencer.offsets.get(str(reader.journal))
+            through = envelopes.offsets().get(str(reader.journal))
             if through is not None and reader.offset > through:
                 text = f"starts at {reader.offset}, behind the checkpoint's {through}"
                 raise ConfigurationError(f"reader of {reader.journal} {text}")
@@ -363,16 +366,13 @@ class ReadCommittedIter(MessageIterator[T]):
             prune_horizon: Forget producers whose largest clock is older by this than the newest
                 acknowledgement of their journal: nanoseconds, or a timedelta. Zero keeps all.
         """
-        if self._records is not None:
-            return self._records.checkpoint(prune_horizon)
-        self._envelopes.settle()
-        return self.sequencer.checkpoint(prune_horizon, include_dequeued=True)
+        return (self._records or self._envelopes).checkpoint(prune_horizon)
 
-    def _known(self) -> SequencerCheckpoint:
-        if not self._is_own:
+    def _resumed(self) -> SequencerCheckpoint:
+        if self.sequencer is not None:
             text = "a sequencer can't be that of Arrow batches: go on from its checkpoint"
             raise ConfigurationError(text)
-        return self.sequencer.checkpoint()
+        return self._known
 
 
 def _explain_committed(error: FramingError) -> FramingError:

@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.message import NDJSONFraming, Sequencer, SequencerCheckpoint, raw_adapter
+from gazette_aio.message import (
+    NDJSONFraming,
+    Sequencer,
+    SequencerCheckpoint,
+    json_adapter,
+    raw_adapter,
+)
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.reading.arrow import records_of
-from gazette_aio.message.reading.decoding import LEAST_AT_ONCE, MOST_AT_ONCE
-from gazette_aio.message.reading.envelopes import EnvelopeEngine
+from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, MOST_AT_ONCE, EnvelopeEngine
 from gazette_aio.message.reading.flow import (
     Deliver,
     MessageFlow,
@@ -25,6 +30,7 @@ from gazette_aio.message.reading.flow import (
     Work,
 )
 from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, JournalInput
+from gazette_aio.message.reading.sequenced import SequencedEngine
 from gazette_aio.protocol.errors import ReplayError, TransportError
 from gazette_aio.protocol.status_errors import JournalNotFoundError
 from tests.message.reading.test_arrow import line, row_of, rows_of
@@ -42,8 +48,22 @@ def as_it_is(error):
     return error
 
 
-def envelopes(sequencer=None, **options):
-    return EnvelopeEngine(sequencer, options, explain=as_it_is)
+def envelopes(checkpoint=None, *, pending=1 << 20, **options):
+    return EnvelopeEngine(checkpoint, options, max_pending_bytes=pending, explain=as_it_is)
+
+
+def committed(**options):
+    return envelopes(SequencerCheckpoint(), **options)
+
+
+def sequenced(**options):
+    """An engine with a given sequencer, which retains a single message."""
+    return SequencedEngine(Sequencer(buffer=1), options, explain=as_it_is)
+
+
+def evicting(**options):
+    """An engine that retains nothing from one step to the next."""
+    return committed(pending=0, **options)
 
 
 def records(checkpoint=None, *, pending=1 << 20, batch_bytes=1 << 20, **options):
@@ -79,6 +99,22 @@ class Reading:
         step.output.clear()
         return clocks
 
+    def take(self, count):
+        """Return the clocks of the next messages, which may be delivered one by one."""
+        clocks = []
+        while len(clocks) < count:
+            clocks += self.next()
+        return clocks
+
+    def feed_lines(self):
+        """Feed line after line, each of which needs another one, but for the last."""
+        at = 0
+        for each in self.content.splitlines(keepends=True):
+            if at:
+                assert self.next() == NeedContent()
+            self.feed(at, at + len(each))
+            at += len(each)
+
     def arrive(self, kind, begin=0, chunk=b"", error=None):
         self.flow.receive(Arrival(self.source, kind, chunk, begin, error))
 
@@ -91,7 +127,7 @@ class Reading:
 
 def test_content_is_needed_until_something_commits():
     parts = rows("A1c A2c A3k B9o")
-    reading = Reading(envelopes(Sequencer()), b"".join(parts))
+    reading = Reading(committed(), b"".join(parts))
     assert reading.next() == reading.next() == NeedContent()
     reading.feed(0, len(parts[0]))
     assert reading.next() == NeedContent()
@@ -109,7 +145,7 @@ def test_uncommitted_messages_are_delivered_as_they_are():
 
 def test_what_is_at_hand_is_delivered_in_turns():
     content = b"".join(line(0, clock, 0) for clock in range(1, 2 * MOST_AT_ONCE + 6))
-    reading = Reading(envelopes(Sequencer()), content)
+    reading = Reading(committed(), content)
     reading.feed()
     got = [reading.next() for _ in range(3)]
     assert [len(clocks) for clocks in got] == [MOST_AT_ONCE, MOST_AT_ONCE, 5]
@@ -119,7 +155,7 @@ def test_what_is_at_hand_is_delivered_in_turns():
 
 def test_large_messages_are_decoded_in_smaller_numbers():
     lines = [line(10**4000, clock, 0) for clock in range(1, 100)]
-    reading = Reading(envelopes(Sequencer()), b"".join(lines))
+    reading = Reading(committed(), b"".join(lines))
     reading.feed()
     assert len(reading.next()) == LEAST_AT_ONCE
 
@@ -153,24 +189,26 @@ def test_large_work_is_announced_and_done_once():
     assert reading.flow.next() == NeedContent()
 
 
-def test_a_replay():
+@pytest.mark.parametrize("engine", [evicting, sequenced])
+def test_a_replay(engine):
     parts = rows("A1c A2c A3c A4k")
     size = len(parts[0])
-    reading = Reading(envelopes(Sequencer(buffer=1)), b"".join(parts))
-    reading.feed()
+    reading = Reading(engine(), b"".join(parts))
+    reading.feed_lines()
     step = NeedReplay(0, 3 * size)
     assert reading.next() == reading.next() == step
     reading.feed_replay(0, size + 5)
     assert reading.next() == [1]
     assert reading.next() == step
     reading.feed_replay(size + 5, 3 * size)
-    assert reading.next() == [2, 3]
+    assert reading.take(2) == [2, 3]
     assert reading.next() == step
     reading.flow.end_replay(3 * size)
     assert reading.next() == [4]
     assert reading.next() == NeedContent()
 
 
+@pytest.mark.parametrize("engine", [evicting, sequenced])
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -178,11 +216,11 @@ def test_a_replay():
         (ReplayError("the journal isn't there"), "the journal isn't there"),
     ],
 )
-def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text):
+def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text, engine):
     parts = rows("A1c A2c A3c A4k")
     size = len(parts[0])
-    reading = Reading(envelopes(Sequencer(buffer=1)), b"".join(parts))
-    reading.feed()
+    reading = Reading(engine(), b"".join(parts))
+    reading.feed_lines()
     assert reading.next() == NeedReplay(0, 3 * size)
     reading.feed_replay(0, size + 5)
     assert reading.next() == [1]
@@ -194,7 +232,7 @@ def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text):
     assert error in (failed.__cause__, failed.__cause__.__cause__)
     assert reading.next() == NeedReplay(0, 3 * size)
     reading.feed_replay(0, 3 * size)
-    assert reading.next() == [2, 3]
+    assert reading.take(2) == [2, 3]
     assert isinstance(reading.next(), NeedReplay)
     reading.flow.fail_replay(error)
     assert isinstance(reading.next(), Stop)
@@ -205,33 +243,37 @@ def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text):
     assert reading.next() == [4]
 
 
-@pytest.mark.parametrize("make", [envelopes, records])
+@pytest.mark.parametrize("make", [evicting, sequenced, records])
 def test_replays_of_other_content_fail(make):
     parts = rows("A1c A2c A3c A4k")
     size = len(parts[0])
-    engine = (
-        envelopes(Sequencer(buffer=1)) if make is envelopes else records(pending=0, batch_bytes=1)
+    reading = Reading(
+        make(pending=0, batch_bytes=1) if make is records else make(), b"".join(parts)
     )
-    reading = Reading(engine, b"".join(parts))
-    reading.feed()
+    if make is records:
+        reading.feed()
+    else:
+        reading.feed_lines()
     while not isinstance(step := reading.flow.next(), NeedReplay):
         reading.flow.work()
     assert step == NeedReplay(0, 3 * size)
     reading.flow.feed_replay(reading.content, 0)
     while not isinstance(step := reading.flow.next(), Stop):
+        if isinstance(step, Deliver) and make is not records:
+            step.output.clear()
         reading.flow.work()
     assert str(step.error).startswith("reading committed message: replay has wrong End")
     reading.flow.work()
     assert isinstance(reading.flow.next(), NeedReplay)
 
 
+@pytest.mark.parametrize("engine", [evicting, sequenced])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_replays_which_lack_content(allowed):
+def test_replays_which_lack_content(allowed, engine):
     parts = rows("A1c A2c A3c A4k")
     size = len(parts[0])
-    engine = envelopes(Sequencer(buffer=1))
-    reading = Reading(engine, b"".join(parts), allow_replay_gaps=allowed)
-    reading.feed()
+    reading = Reading(engine(), b"".join(parts), allow_replay_gaps=allowed)
+    reading.feed_lines()
     assert reading.next() == NeedReplay(0, 3 * size)
     reading.feed_replay(0, size)
     assert reading.next() == [1]
@@ -247,22 +289,23 @@ def test_replays_which_lack_content(allowed):
         assert f"no content from {size + 7} to {3 * size}" in str(reading.next().error)
 
 
-def test_a_journal_which_is_abandoned_amid_a_replay():
+@pytest.mark.parametrize("make", [evicting, sequenced])
+def test_a_journal_which_is_abandoned_amid_a_replay(make):
     parts = rows("A1c A2c A3c A4k")
-    sequencer = Sequencer(buffer=1)
-    reading = Reading(envelopes(sequencer), b"".join(parts))
-    reading.feed()
+    engine = make()
+    reading = Reading(engine, b"".join(parts))
+    reading.feed_lines()
     assert isinstance(reading.next(), NeedReplay)
     reading.flow.fail_replay(JournalNotFoundError(journal="a/j"))
     reading.flow.abandon()
     assert isinstance(reading.next(), Stop)
     assert reading.next() == NeedContent()
-    assert sequencer.checkpoint() == SequencerCheckpoint()
+    assert engine.checkpoint() == SequencerCheckpoint()
 
 
 def test_errors_of_reading():
     parts = rows("A1o A2o")
-    reading = Reading(envelopes(Sequencer()), b"".join(parts))
+    reading = Reading(committed(), b"".join(parts))
     reading.feed(0, len(parts[0]) + 3)
     assert reading.next() == [1]
     assert reading.next() == NeedContent()
@@ -276,40 +319,37 @@ def test_errors_of_reading():
     assert reading.next() == [2]
 
 
+@pytest.mark.parametrize("make", [committed, sequenced])
 @pytest.mark.parametrize("skip", [False, True])
-def test_bad_messages_are_passed_over_once_they_are_told(skip):
+def test_bad_messages_are_passed_over_once_they_are_told(skip, make):
     parts = rows("A1c A2c A3c A4k")
     parts[1] = parts[1].replace(b'"n":0', b'"n":\xff')
     options = {"on_error": "skip"} if skip else {}
-    sequencer = Sequencer()
 
-    class TextAdapter:
-        uuid_place = ADAPTER.uuid_place
-        frame_uuid = staticmethod(ADAPTER.frame_uuid)
-
-        def decode(self, frame):
-            return frame.decode()
-
-    engine = envelopes(sequencer, **options)
-    reading = Reading(engine, b"".join(parts), adapter=TextAdapter())
+    engine = SequencedEngine(Sequencer(), options, explain=as_it_is)
+    if make is committed:
+        engine = committed(**options)
+    reading = Reading(engine, b"".join(parts), adapter=json_adapter())
     reading.feed()
+
+    def last_ack():
+        return engine.checkpoint().producers[0].last_ack
+
     if skip:
-        assert reading.next() == [1, 3, 4]
+        assert reading.take(3) == [1, 3, 4]
         assert engine.skipped == 1
         return
     assert reading.next() == [1]
     reading.flow.work()  # It makes nothing more before the error is told.
-    engine.settle()
-    assert sequencer.producer_state("a/j", b"\x01AAAAA").last_ack == 1
+    assert last_ack() == 1
     failed = reading.next().error
     assert (failed.kind, failed.begin, failed.end) == (
         "decode",
         len(parts[0]),
         len(parts[0] + parts[1]),
     )
-    engine.settle()
-    assert sequencer.producer_state("a/j", b"\x01AAAAA").last_ack == 2
-    assert reading.next() == [3, 4]
+    assert last_ack() == 2
+    assert reading.take(2) == [3, 4]
 
 
 def test_jumps_and_ends():
@@ -327,11 +367,10 @@ def test_jumps_and_ends():
         assert reading.next().error.kind == "unexpected_eof"
 
 
-@pytest.mark.parametrize("make", [envelopes, records])
+@pytest.mark.parametrize("make", [committed, sequenced, records])
 def test_a_journal_which_was_created_anew(make):
     """Nothing of its predecessor counts: neither clocks, nor offsets, nor what's pending."""
-    sequencer = Sequencer()
-    engine = envelopes(sequencer) if make is envelopes else records()
+    engine = make()
     before, after = b"".join(rows("A7o A8c")), b"".join(rows("A1o A9k"))
 
     def read(reading):
@@ -340,8 +379,8 @@ def test_a_journal_which_was_created_anew(make):
         while (step := reading.flow.next()) != NeedContent():
             if isinstance(step, Deliver):
                 found = step.output
-                clocks += [row.clock for row in found] if make is envelopes else clocks_of(found)
-                if make is envelopes:
+                clocks += [row.clock for row in found] if make is not records else clocks_of(found)
+                if make is not records:
                     found.clear()
             else:
                 reading.flow.work()
@@ -354,8 +393,7 @@ def test_a_journal_which_was_created_anew(make):
     anew.flow = reading.flow
     anew.arrive(ArrivalKind.RESET)
     assert read(anew) == [1, 9]
-    checkpoint = (sequencer if make is envelopes else engine).checkpoint()
-    assert checkpoint.offsets == {"a/j": len(after)}
+    assert engine.checkpoint().offsets == {"a/j": len(after)}
 
 
 def clocks_of(batch):
@@ -380,19 +418,21 @@ class Restarts:
     def read_some(self):
         """Read up to a random step, and return whether that's the end."""
         rng, known = self.rng, self.checkpoint
-        sequencer = None
-        if rng.random() < 0.5:
+        form, pending = rng.choice((0, 1, 2)), rng.choice((0, 300, 1 << 20))
+        if form == 0:
             sequencer = Sequencer.from_checkpoint(known, buffer=rng.choice((1, 3, 1000)))
-            engine = envelopes(sequencer, on_error="skip")
+            engine = SequencedEngine(sequencer, {"on_error": "skip"}, explain=as_it_is)
+        elif form == 1:
+            engine = envelopes(known, pending=pending, on_error="skip")
         else:
-            pending, size = rng.choice((0, 300, 1 << 20)), rng.choice((1, 200, 1 << 20))
+            size = rng.choice((1, 200, 1 << 20))
             engine = records(known, pending=pending, batch_bytes=size, on_error="skip")
         at = known.offsets.get("a/j", 0)
         reading = Reading(engine, self.content, begin=at)
         flow, replayed = reading.flow, None
         for _ in range(rng.randrange(1, 60)):
             match flow.next():
-                case Deliver(output) if sequencer is not None:
+                case Deliver(output) if form < 2:
                     self.found.append(row_of(output.popleft()))
                 case Deliver(batch):
                     self.found += rows_of(batch)
@@ -417,11 +457,7 @@ class Restarts:
                 case Stop(error):
                     assert isinstance(error, ReplayError)
                     self.failures += 1
-        if sequencer is None:
-            self.checkpoint = engine.checkpoint()
-        else:
-            engine.settle()
-            self.checkpoint = sequencer.checkpoint(include_dequeued=True)
+        self.checkpoint = engine.checkpoint()
         return False
 
 
@@ -435,13 +471,16 @@ def test_flows_of_either_engine_go_on_from_each_other():
             if rng.random() < 0.05:
                 content += rng.choice((b"{garbage}\n", b"\n", b'{"_meta":{"uuid":7}}\n'))
             content += line(number, row.clock, row.flags, row.producer)
-        whole = Reading(envelopes(Sequencer(), on_error="skip"), content)
+        whole = Reading(committed(on_error="skip"), content)
         whole.feed()
         expected = []
-        while isinstance(step := whole.flow.next(), Deliver):
-            expected += map(row_of, step.output)
-            step.output.clear()
-        assert step == NeedContent()
+        while (step := whole.flow.next()) != NeedContent():
+            if isinstance(step, Deliver):
+                expected += map(row_of, step.output)
+                step.output.clear()
+            else:
+                assert step == Work(0)
+                whole.flow.work()
         restarts = Restarts(rng, content)
         assert restarts.read() == expected
         failures += restarts.failures

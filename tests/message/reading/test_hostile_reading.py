@@ -174,11 +174,11 @@ async def test_a_sequencer_which_is_handed_in_is_at_what_is_delivered():
             got.append((envelope.clock, through, *bounds, sequencer.has_pending))
     assert got == [
         (160, 1, 159, 320, True),
-        (320, 1, 159, 320, True),
-        (480, 2, 320, 320, False),  # Messages outside of transactions are taken together.
-        (640, 2, 320, 320, False),
+        (320, 1, 160, 320, True),
+        (480, 2, 320, 480, False),
+        (640, 3, 480, 640, False),
         (800, 5, 640, 960, True),
-        (960, 5, 640, 960, True),
+        (960, 5, 800, 960, True),
     ]
     assert sequencer.offsets["a/j"] == len(b"".join(content))
 
@@ -239,14 +239,20 @@ async def test_cancelled_while_a_failed_replay_closes():
 
 
 async def test_pending_content_is_bounded(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.reading.iterators.RING_BYTES", 2000)
+    monkeypatch.setattr("gazette_aio.message.reading.iterators.PENDING_BYTES", 9000)
     client = FakeClient({"a/j": NDJSON}, chunk=500)
     content = [line(160 * n, CONTINUE_TXN, n) for n in range(1, 101)]
     client.append("a/j", b"".join(content))
-    async with ReadCommittedIter("a/j", json_adapter(), client=client) as messages:
-        assert [env async for env in messages] == []
-        assert 0 < len(messages.sequencer.retained("a/j", PRODUCER)) < 40
-    client.append("a/j", line(160 * 101, ACK_TXN))
-    async with ReadCommittedIter("a/j", json_adapter(), client=client, skip_acks=True) as messages:
-        assert [env.message["v"] async for env in messages] == list(range(1, 101))
-        assert len(client.reads) == 3
+    held = []
+    async with ReadCommittedIter(
+        "a/j", json_adapter(), client=client, block=True, skip_acks=True
+    ) as messages:
+        first = asyncio.create_task(anext(messages))
+        while client.readers == [] or client.readers[0].offset < len(b"".join(content)):
+            await asyncio.sleep(0)
+            held.append(messages.pending_bytes)
+        client.append("a/j", line(160 * 101, ACK_TXN))
+        got = [await first] + [await anext(messages) for _ in range(99)]
+        assert [env.message["v"] for env in got] == list(range(1, 101))
+    assert 8000 < max(held) <= 9000
+    assert len(client.reads) == 2

@@ -23,24 +23,17 @@ from gazette_aio.message import (
     Clock,
     ProducerID,
     Sequencer,
-    SequencerCheckpoint,
     build_uuid,
     json_adapter,
 )
 from gazette_aio.message.envelopes import splitter
-from gazette_aio.message.envelopes.splitter import RUN_LIMIT
 from gazette_aio.message.envelopes.stamps import UNIFORM_RUN, EnvelopeBuilder
 from gazette_aio.message.envelopes.uniform_run import (
     JoinedRuns,
-    TransactionsRun,
-    UniformRun,
     bytes_between,
     offset_at,
 )
 from gazette_aio.message.framing import Frames
-from gazette_aio.message.reading.envelopes import EnvelopeEngine
-from gazette_aio.message.reading.flow import Deliver, NeedContent, NeedReplay, Stop, Work
-from tests.message.reading.test_flow import Reading
 
 A, B = ProducerID(b"\x01AAAAA"), ProducerID(b"\x01BBBBB")
 START = Clock.from_time(1_700_000_000 * 10**9).value
@@ -123,132 +116,6 @@ def odd_line(rng, lines, clock, producer):
     return line(0, clock - rng.choice((160, 1600)), ACK_TXN, producer)
 
 
-def read(content, adapter, checkpoint=None, *, rng=None, ring=8192, stop=-1, **options):
-    """Return outcomes: messages and errors; and a checkpoint as of `stop` of them."""
-    sequencer = Sequencer.from_checkpoint(checkpoint or SequencerCheckpoint(), buffer=ring)
-    engine = EnvelopeEngine(sequencer, options, explain=lambda error: error)
-    at = sequencer.offsets.get("a/j", 0)
-    reading = Reading(engine, content, adapter=adapter, begin=at)
-    outcomes = []
-
-    def taken():
-        engine.settle()
-        return sequencer.checkpoint(include_dequeued=True)
-
-    while True:
-        match reading.flow.next():
-            case Deliver(ready):
-                if stop == 0:
-                    return outcomes, taken()
-                each = ready.popleft()
-                message = None if each.message is None else each.message.n
-                stamp = each.clock, each.flags, each.producer
-                outcomes.append((each.begin, each.end, *stamp, message))
-                assert each.spec.name == each.journal == "a/j"
-                stop -= 1
-                if rng is not None and rng.random() < 0.3:
-                    engine.settle()
-            case Stop(error):
-                outcomes.append((error.begin, error.end, error.kind, str(error)))
-            case Work():
-                reading.flow.work()
-            case NeedReplay(begin, end):
-                reading.feed_replay(begin, end)
-                reading.flow.end_replay(end)
-            case NeedContent():
-                if at == len(content):
-                    return outcomes, taken()
-                size = len(content) if rng is None else rng.choice((1, 100, 5000, 50_000))
-                reading.feed(at, at + size)
-                at = min(at + size, len(content))
-
-
-@settings(max_examples=150)
-@given(seed=st.integers(0, 2**32))
-def test_committed_messages_are_the_same(seed):
-    rng = random.Random(seed)
-    content = b"".join(random_lines(rng))
-    options = {
-        "skip_acks": rng.random() < 0.5,
-        "strict_uuid": rng.random() < 0.3,
-        "on_error": rng.choice(("raise", "skip")),
-    }
-    ring = rng.choice((2, 40, 100, 8192))
-    with one_by_one():
-        want, end = read(content, ADAPTER, ring=ring, **options)
-    got, same_end = read(content, ADAPTER, rng=rng, ring=ring, **options)
-    assert messages(got) == messages(want)
-    # Errors are raised in this order of reading and of commits, which depends on what's at hand.
-    assert sorted(map(str, got)) == sorted(map(str, want))
-    assert same_end == end
-
-
-def messages(outcomes):
-    return [each for each in outcomes if len(each) == 6]
-
-
-@settings(max_examples=100)
-@given(seed=st.integers(0, 2**32))
-def test_checkpoints_at_each_message_are_exact(seed):
-    rng = random.Random(seed)
-    content = b"".join(random_lines(rng))
-    options = {"skip_acks": rng.random() < 0.5}
-    with one_by_one():
-        want = messages(read(content, ADAPTER, **options)[0])
-    stop = rng.randrange(len(want) + 1)
-    got, checkpoint = read(content, ADAPTER, rng=rng, stop=stop, **options)
-    assert messages(got) == want[:stop]
-    if rng.random() < 0.5:
-        checkpoint = SequencerCheckpoint.from_json(checkpoint.to_json())
-    later, _ = read(content, ADAPTER, checkpoint, rng=rng, **options)
-    assert messages(later) == want[stop:]
-
-
-@settings(max_examples=50)
-@given(seed=st.integers(0, 2**32))
-def test_uncommitted_messages_are_the_same(seed):
-    rng = random.Random(seed)
-    content = b"".join(random_lines(rng))
-    with one_by_one():
-        want = read_uncommitted(content)
-    assert read_uncommitted(content) == want
-
-
-def read_uncommitted(content):
-    engine = EnvelopeEngine(None, {}, explain=lambda error: error)
-    reading = Reading(engine, content, adapter=ADAPTER)
-    reading.feed()
-    outcomes = []
-    while (step := reading.next()) != NeedContent():
-        outcomes += [str(step.error)] if isinstance(step, Stop) else step
-    return outcomes
-
-
-@pytest.mark.parametrize("size", [UNIFORM_RUN, 500])
-def test_a_transaction_is_read_in_runs(size):
-    clocks = [START + 160 * index for index in range(size)]
-    lines = [line(index, clock) for index, clock in enumerate(clocks)]
-    ack = line(0, clocks[-1] + 160, ACK_TXN)
-    sequencer = Sequencer()
-    engine = EnvelopeEngine(sequencer, {}, explain=lambda error: error)
-    reading = Reading(engine, b"".join([*lines, ack]), adapter=ADAPTER)
-    content = engine.begin(reading.source.format, 0)
-    content.feed(reading.content, 0)
-    run = content.next_run()
-    assert isinstance(run, UniformRun)
-    assert [row.clock for row in run] == run.clocks == clocks
-    assert run.is_rising
-    assert [row.begin for row in run[1:3]] == [len(lines[0]), len(lines[0] + lines[1])]
-    assert run[-1] == run[size - 1] == run[::-1][0] == [*run][-1]
-    with pytest.raises(IndexError):
-        run[size]
-    assert sequencer.queue_run(run) == ()
-    assert sequencer.queue_run(run) == list(run)  # Each is a duplicate.
-    assert [row.clock for row in sequencer.retained("a/j", A)] == clocks
-    assert sequencer.queue_commits(content.next_run()) == 1
-    assert [row.clock for row in sequencer.take()] == [*clocks, clocks[-1] + 160]
-
-
 def small_transactions(count, start=0, size=3):
     """Lines of transactions of `size` messages each."""
     clocks = [START + 160 * at for at in range(start, start + count * (size + 1))]
@@ -256,22 +123,6 @@ def small_transactions(count, start=0, size=3):
         line(at, clock, ACK_TXN if at % (size + 1) == size else CONTINUE_TXN)
         for at, clock in enumerate(clocks)
     ]
-
-
-def test_small_transactions_are_read_in_runs():
-    lines = small_transactions(100)
-    engine = EnvelopeEngine(None, {}, explain=lambda error: error)
-    reading = Reading(engine, b"", adapter=ADAPTER)
-    content = engine.begin(reading.source.format, 0)
-    content.feed(b"".join(lines[:40]), 0)
-    assert len(content.next_run()) == 40  # UUIDs are learned from these.
-    content.feed(b"".join([*lines[40:], line(0, START)]), len(b"".join(lines[:40])))
-    run = content.next_run()
-    assert isinstance(run, TransactionsRun)
-    assert run.end == len(b"".join(lines))
-    assert len(run) == 360
-    assert run[-1].flags == ACK_TXN
-    assert len(content.next_run()) == 1
 
 
 @pytest.mark.parametrize("is_pending", [False, True])
@@ -445,52 +296,3 @@ def read_run(builder, lines):
         return 0
     assert list(run) == builder.build(frames.slice(0, len(run)))[0]
     return len(run)
-
-
-class Refusing:
-    """An adapter that raises an error of its own for one message."""
-
-    uuid_place, frame_uuid, uuid = ADAPTER.uuid_place, ADAPTER.frame_uuid, ADAPTER.uuid
-    encode, acknowledgement = ADAPTER.encode, ADAPTER.acknowledgement
-
-    def __init__(self, error):
-        self._error = error
-
-    def decode(self, frame):
-        message = ADAPTER.decode(frame)
-        if message.n == 40:
-            raise self._error
-        return message
-
-
-@pytest.mark.parametrize("error", [ValueError("odd"), StopIteration("odd"), KeyError("odd")])
-@pytest.mark.parametrize("ack_at", [(), range(3, 60, 4)])
-def test_any_error_of_an_adapter_is_told_with_its_place(error, ack_at):
-    lines = [
-        line(index, START + 160 * index, ACK_TXN if index in ack_at else CONTINUE_TXN)
-        for index in range(100)
-    ]
-    content = b"".join([*lines, line(0, START + 160 * 100, ACK_TXN)])
-    outcomes, _ = read(content, Refusing(error), skip_acks=True)
-    want = [index for index in range(100) if index not in ack_at and index != 40]
-    assert [each[-1] for each in messages(outcomes)] == want
-    begin, end, kind, text = next(each for each in outcomes if len(each) == 4)
-    assert (begin, end, kind) == (len(b"".join(lines[:40])), len(b"".join(lines[:41])), "decode")
-    assert text == f"a/j at offset {begin}: {error}"
-
-
-def test_many_runs_that_are_not_uniform_are_read_in_large_parts():
-    """Producers that take turns are read by RUN_LIMIT messages, or nearly so."""
-    lines = [
-        line(index, START + 160 * index, CONTINUE_TXN, (A, B)[index % 2]) for index in range(4000)
-    ]
-    engine = EnvelopeEngine(None, {}, explain=lambda error: error)
-    reading = Reading(engine, b"", adapter=ADAPTER)
-    content = engine.begin(reading.source.format, 0)
-    content.feed(b"".join(lines), 0)
-    sizes = []
-    while run := content.next_run():
-        sizes.append(len(run))
-    assert sum(sizes) == 4000
-    assert max(sizes) == RUN_LIMIT
-    assert len(sizes) < 12

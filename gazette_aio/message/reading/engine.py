@@ -1,0 +1,203 @@
+"""Base of engines: contents of journals, and their states, whatever their messages become."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic
+
+from gazette_aio.message.core import Journal
+from gazette_aio.message.envelopes.outputs import BadMessages, JournalOutputs, Out
+from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
+from gazette_aio.message.reading.options import start_clock
+from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
+from gazette_aio.message.sequencing.producer import as_nanoseconds
+from gazette_aio.message.uuid import ProducerID
+from gazette_aio.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from gazette_aio.message.envelopes.content import ContentReplay, State
+    from gazette_aio.message.envelopes.origin import JournalFormat
+    from gazette_aio.message.envelopes.outputs import OutputMaker
+    from gazette_aio.message.reading.options import ReadOptions
+    from gazette_aio.protocol.errors import FramingError
+
+_logger = logging.getLogger(__name__)
+
+
+class JournalEngine(ABC, Generic[Out]):
+    """Makes outputs of the content of any number of journals, which may leave and be read again.
+
+    While `step()` runs in a thread, only other journals may begin, and checkpoints be made.
+
+    Args:
+        checkpoint: State to resume from; None to read all messages in journal order, including
+            uncommitted ones.
+        options: Options of reading.
+        skip_acks: Whether acknowledgements are left out.
+        step_bytes: Content that is split and sequenced at once.
+        max_pending_bytes: Limit of the pending messages that are retained, over all journals.
+        explain: Returns the error to raise for an error.
+    """
+
+    replay_bytes = 1 << 20
+    """Approximate content of a replay that one step works on."""
+
+    def __init__(
+        self,
+        checkpoint: SequencerCheckpoint | None,
+        options: ReadOptions,
+        *,
+        skip_acks: bool,
+        step_bytes: int,
+        max_pending_bytes: int,
+        explain: Callable[[FramingError], FramingError],
+    ) -> None:
+        self.bad: BadMessages = BadMessages(skip=options.get("on_error") == "skip", explain=explain)
+        """What becomes of messages that can't be read."""
+        self.explain = explain
+        """Returns the error to raise for an error."""
+        self.pending_bytes: int = 0
+        """Bytes of pending messages that are retained."""
+        self._step_bytes = step_bytes
+        self._max_pending_bytes = max_pending_bytes
+        self._start_clock = start_clock(options)
+        self._limits: dict[str, Any] = {
+            "max_frame_bytes": options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES),
+            "max_pending_bytes": max_pending_bytes,
+            "strict": options.get("strict_uuid", False),
+            "skip_acks": skip_acks,
+        }
+        self._is_sequenced = checkpoint is not None
+        self._offsets = dict(checkpoint.offsets) if checkpoint else {}
+        self._states: dict[str, list[State]] = {}
+        for state in checkpoint.producers if checkpoint else ():
+            low, high, begin = state.bounds
+            known = self._states.setdefault(state.journal, [])
+            known.append((state.producer, low, high, begin))
+        self._contents: dict[str, JournalOutputs[Out]] = {}
+        self._pending: dict[JournalOutputs[Out], int] = {}
+
+    @abstractmethod
+    def maker_of(self, journal_format: JournalFormat[Any]) -> OutputMaker[Out]:
+        """Return the maker of outputs of a journal."""
+
+    @property
+    def skipped(self) -> int:
+        """Number of messages and frames that were skipped because they can't be decoded."""
+        return self.bad.skipped
+
+    def offsets(self) -> Mapping[str, int]:
+        """Return the known offsets by journal."""
+        return self._offsets
+
+    def begin(self, journal_format: JournalFormat[Any], offset: int) -> JournalOutputs[Out]:
+        """Begin the content of a journal, and keep its known state."""
+        journal, maker = journal_format.journal, self.maker_of(journal_format)
+        if journal in self._contents:
+            self.leave(self._contents[journal])
+        states = self._states.get(journal, []) if self._is_sequenced else None
+        content = JournalOutputs(journal_format, offset, maker, states=states, **self._limits)
+        self._contents[journal] = content
+        return content
+
+    def leave(self, content: JournalOutputs[Out]) -> None:
+        """Release content of a journal that isn't read any more, but keep its state."""
+        # Race: the journal may have begun anew.
+        if self._contents.get(content.journal) is content:
+            if self._is_sequenced:
+                self._save(content.journal)
+            self._drop(content.journal)
+
+    def forget(self, journal: str) -> None:
+        """Forget the state of a journal, and its undelivered messages."""
+        self._drop(journal)
+        self._offsets.pop(journal, None)
+        self._states.pop(journal, None)
+
+    def _drop(self, journal: str) -> None:
+        content = self._contents.pop(journal, None)
+        if content is not None:
+            self.pending_bytes -= self._pending.pop(content, 0)
+
+    def replay(self, content: JournalOutputs[Out]) -> ContentReplay | None:
+        """Return the replay of a journal that is next, or in progress."""
+        return content.replay
+
+    def rewind(self, content: JournalOutputs[Out]) -> int:
+        """Undo the commit that needs a replay, and return the offset to receive content from."""
+        assert content.replay is not None, "no replay is next, or in progress"
+        offset, _ = content.core.checkpoint(0)
+        self.leave(content)
+        # Bytes that were refused before the commit aren't refused again.
+        return max(offset, content.refused_through)
+
+    def work(self, content: JournalOutputs[Out]) -> bool:
+        """Let a journal work, then evict messages beyond the limit.
+
+        Returns:
+            False if more content, or content of a replay, is needed.
+
+        Raises:
+            ReplayError: The content of the replay has changed.
+        """
+        worked = content.work(self._step_bytes)
+        if self._is_sequenced:
+            self._note_pending(content)
+            excess = self.pending_bytes - self._max_pending_bytes
+            if excess > 0:
+                largest = max(self._pending, key=self._pending.__getitem__)
+                largest.core.evict(max(self._pending[largest] - excess, 0))
+                self._note_pending(largest)
+        return worked
+
+    def _note_pending(self, content: JournalOutputs[Out]) -> None:
+        now, before = content.core.pending_bytes, self._pending.pop(content, 0)
+        if now:
+            self._pending[content] = now
+        self.pending_bytes += now - before
+
+    def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
+        """Return offsets and producer states as of the delivered outputs.
+
+        Raises:
+            ConfigurationError: Uncommitted messages are read, which have no checkpoint.
+        """
+        if not self._is_sequenced:
+            raise ConfigurationError("there's no checkpoint of uncommitted messages")
+        horizon_ns = as_nanoseconds(prune_horizon)
+        for journal in {**self._states, **self._contents}:
+            self._save(journal, horizon_ns)
+        states = (
+            ProducerState.of(journal, ProducerID(producer), (low, high, begin))
+            for journal, found in self._states.items()
+            for producer, low, high, begin in sorted(found)
+        )
+        return SequencerCheckpoint(dict(self._offsets), tuple(states))
+
+    def _save(self, journal: str, prune_horizon_ns: int = 0) -> None:
+        """Keep the offset and the states of a journal as of its delivered outputs."""
+        content = self._contents.get(journal)
+        if content is not None:
+            core = content.core
+        elif prune_horizon_ns:
+            core = Journal("frames", self._offsets.get(journal, 0), states=self._states[journal])
+        else:
+            return
+        before = core.checkpoint(0)[1] if prune_horizon_ns else ()
+        offset, states = core.checkpoint(prune_horizon_ns)
+        _warn_of_stale(journal, before, states)
+        if content is not None and offset != content.begun:
+            self._offsets[journal] = offset
+        self._states[journal] = states
+
+
+def _warn_of_stale(journal: str, before: Sequence[State], after: list[State]) -> None:
+    kept = {state[0] for state in after}
+    for producer, _, _, begin in before:
+        if producer not in kept and begin != -1:
+            extra = {"journal": journal, "producer": producer.hex(), "begin": begin}
+            _logger.warning("producer with pending messages is stale", extra=extra)
