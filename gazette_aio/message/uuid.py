@@ -14,17 +14,13 @@ yields an arbitrary clock, flags and producer. Iterators with `strict_uuid=True`
 from __future__ import annotations
 
 import secrets
-import struct
 import time
 from binascii import unhexlify
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NewType
+from typing import NewType
 from uuid import UUID
 
 from gazette_aio.protocol.errors import ValidationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ProducerID = NewType("ProducerID", bytes)
 """Six bytes that identify a publisher."""
@@ -255,37 +251,3 @@ def _hex_int(digits: bytes) -> int:
         return int.from_bytes(unhexlify(digits), "big")
     except ValueError:
         raise ValidationError("invalid UUID format") from None
-
-
-CLOCK_SPAN = 1 << 36
-"""Length of a span of clocks whose UUIDs differ in the low 32 bits of their timestamps only."""
-BEYOND_SPAN = (1 << 128) - 1 ^ 0xFFFFFFFF << 4
-"""Mask of the difference of two clocks: zero if they're of one span."""
-NO_SPAN = 1 << 96
-"""Base of no span: all clocks are beyond it."""
-_SPAN_BASE = MASK_64 & BEYOND_SPAN
-_pack_low = struct.Struct(">I").pack
-
-
-def clock_span(producer: bytes, flags: int, clock: int) -> tuple[int, UUID]:
-    """Return the first clock of the span of `clock`, and its UUID.
-
-    Clocks of a span are multiples of 16 apart, by less than CLOCK_SPAN: some seven minutes.
-    """
-    base = clock & _SPAN_BASE
-    return base, build_uuid(producer, base, flags)
-
-
-def raw_writer(producer: bytes, flags: int) -> Callable[[int], bytes]:
-    """Return a function of a clock, which returns the 16 bytes of its UUID, and makes no object."""
-    base, tail = NO_SPAN, b""
-
-    def write(clock: int) -> bytes:
-        nonlocal base, tail
-        delta = clock - base
-        if delta & BEYOND_SPAN:
-            base, uuid = clock_span(producer, flags, clock)
-            delta, tail = clock - base, uuid.bytes[4:]
-        return _pack_low(delta >> 4) + tail
-
-    return write

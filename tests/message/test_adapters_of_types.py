@@ -57,13 +57,12 @@ def test_hooks_of_members() -> None:
     assert frame == b'{"_meta":{"uuid":"%s"},"at":7,"air":21.5}' % str(ID).encode()
     assert adapter.decode(frame) == message
     assert adapter.frame_uuid(frame) == ID
-    head, between, rests = adapter.split([message, Reading(8, Degrees(1))])
-    assert [head, between, *rests] == [
+    assert adapter.lines([message, Reading(8, Degrees(1))]) == (
         b'{"_meta":{"uuid":"',
         b'"},',
-        b'"at":7,"air":21.5}',
-        b'"at":8,"air":1}',
-    ]
+        b'{"at":7,"air":21.5}\n{"at":8,"air":1}\n',
+        2,
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_aio.message.core import Stamper
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -26,7 +27,6 @@ from gazette_aio.message.uuid import (
     is_time_uuid,
     new_producer_id,
     parse_uuid,
-    raw_writer,
     uuid_from_bytes,
 )
 from gazette_aio.protocol.errors import ValidationError
@@ -59,9 +59,11 @@ def test_golden_build():
         assert get_flags(built) == case["got_flags"]
         assert get_producer_id(built).hex() == case["got_producer"]
         assert str(get_flags(built)) == case["flags_string"]
-        raw = raw_writer(producer, case["flags"])
+        raw = Stamper(b"", b"", producer, case["flags"], text=False)
+        text = Stamper(b"", b"", producer, case["flags"])
         for _ in range(2):
-            assert raw(case["clock"]).hex() == case["bytes"]
+            assert raw.uuid(case["clock"]).hex() == case["bytes"]
+            assert text.uuid(case["clock"]).decode() == case["string"]
 
 
 def test_golden_build_errors():
@@ -262,4 +264,5 @@ def test_round_trip(producer, clock, flags):
     built = build_uuid(producer, clock, flags)
     assert (get_producer_id(built), get_clock(built), get_flags(built)) == (producer, clock, flags)
     assert parse_uuid(str(built)) == built
-    assert raw_writer(producer, flags)(clock) == built.bytes
+    assert Stamper(b"", b"", producer, flags, text=False).uuid(clock) == built.bytes
+    assert Stamper(b"", b"", producer, flags).uuid(clock) == str(built).encode()

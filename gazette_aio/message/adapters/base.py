@@ -93,6 +93,28 @@ class SplitMessages(NamedTuple):
     """Bytes after `between`, of each message."""
 
 
+class Lines(NamedTuple):
+    """Encoded messages on a line each: JSON objects with members, without their UUIDs.
+
+    A stamped message is `head, UUID, between` and its line without the first byte.
+    """
+
+    head: bytes
+    """Bytes before each UUID."""
+    between: bytes
+    """Bytes after each UUID."""
+    lines: bytes
+    """All lines, each with its newline."""
+    rows: int
+    """Number of messages."""
+
+    def split(self) -> SplitMessages:
+        """Return the same messages one by one."""
+        rests = [line[1:] for line in self.lines.split(b"\n")]
+        rests.pop()
+        return SplitMessages(self.head, self.between, rests)
+
+
 @runtime_checkable
 class SplittingAdapter(Protocol[T_contra]):
     """An adapter that encodes many messages at once, before their UUIDs are known."""

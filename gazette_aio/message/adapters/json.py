@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from binascii import hexlify
 from functools import lru_cache
 from itertools import chain
 from math import isfinite
-from operator import attrgetter, itemgetter
-from struct import Struct
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
+from gazette_aio.message.adapters.base import Lines, SplitMessages, UUIDPlace
 from gazette_aio.message.adapters.members import (
     ENCODING_ERRORS,
     EncodeHook,
@@ -22,14 +20,8 @@ from gazette_aio.message.adapters.members import (
     refuse_non_finite,
     why_not_encodable,
 )
-from gazette_aio.message.uuid import (
-    BEYOND_SPAN,
-    NO_SPAN,
-    TEXT_LENGTH,
-    ZERO_UUID,
-    clock_span,
-    parse_uuid,
-)
+from gazette_aio.message.core import Stamper, count_objects
+from gazette_aio.message.uuid import TEXT_LENGTH, ZERO_UUID, parse_uuid
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -39,9 +31,7 @@ T = TypeVar("T")
 
 _MEMBER_FOLLOWS = b'{"'
 _SPACE = b" \t\r\n"
-_first_two, _behind_first = itemgetter(slice(2)), itemgetter(slice(1, None))
 _NULL = b"null"
-_pack_low = Struct(">I").pack
 
 
 class JSONAdapter(Generic[T]):
@@ -64,7 +54,6 @@ class JSONAdapter(Generic[T]):
         has_top_member: Callable[[T], bool] | None,
         check_floats: bool,
         float_members: tuple[str, ...] = (),
-        check_lines: bool = False,
         message_types: tuple[type, ...] | None = None,
         enc_hook: EncodeHook | None = None,
     ) -> None:
@@ -80,7 +69,6 @@ class JSONAdapter(Generic[T]):
         self._encode_lines = encode_lines
         self._has_top_member = has_top_member
         self._check_floats = check_floats
-        self._check_lines = check_lines
         # All the floats of a message, where that's known to be few.
         self._float_of = attrgetter(*float_members) if len(float_members) == 1 else None
         self._floats_of = attrgetter(*float_members) if len(float_members) > 1 else None
@@ -108,87 +96,51 @@ class JSONAdapter(Generic[T]):
     ) -> Callable[[T, int], bytes]:
         """Return a function of a message and a clock, which returns the stamped document."""
         # Hot: this is `encode()` for messages without a UUID of their own, without a UUID object.
-        encode, has_top_member, check_floats, check_lines = (
-            self._encode,
-            self._has_top_member,
-            self._check_floats,
-            self._check_lines,
-        )
-        float_of, floats_of, head, join, pack, to_hex = (
-            self._float_of,
-            self._floats_of,
-            self._head,
-            b"".join,
-            _pack_low,
-            hexlify,
-        )
-        beyond, base, tail, after = BEYOND_SPAN, NO_SPAN, b"", b""
+        stamper = Stamper(self._head, self._after, producer, flags)
+        line, is_line = stamper.line, suffix == b"\n"
+        encode, has_top_member = self._encode, self._has_top_member
+        check_floats, all_finite = self._check_floats, self._all_finite
 
         def encode_stamped(message: T, clock: int) -> bytes:
-            nonlocal base, tail, after
-            delta = clock - base
-            if delta & beyond:
-                base, uuid = clock_span(producer, flags, clock)
-                delta, tail = clock - base, str(uuid)[8:].encode()
-                after = tail + self._after
-            low = to_hex(pack(delta >> 4))
             if has_top_member is None or not has_top_member(message):
                 try:
                     document = encode(message)
                 except ENCODING_ERRORS:
                     document = b""  # `_split()` says why.
-                if document[:2] == b'{"':
-                    if not check_floats:
-                        usual = True
-                    else:
-                        try:
-                            if float_of is not None:
-                                usual = isfinite(float_of(message))
-                            elif floats_of is not None:
-                                # A sum is finite only if all of its parts are.
-                                usual = isfinite(sum(floats_of(message)))
-                            else:
-                                usual = document.find(b"null") < 0
-                        except (AttributeError, TypeError, OverflowError):
-                            usual = False  # It isn't the float that the type promises.
-                    if check_lines and b"\n" in document:
-                        usual = False
-                    if usual:
-                        return join((head, low, after, document[1:], suffix))
-            own_head, rest = self._split(message)
-            return join((own_head, low, tail, rest, suffix))
+                if not check_floats or _NULL not in document or all_finite((message,)):
+                    stamped = line(document, clock)
+                    if stamped is not None:
+                        return stamped if is_line else stamped[:-1] + suffix
+            head, rest = self._split(message)
+            return b"".join((head, stamper.uuid(clock), rest, suffix))
 
         return encode_stamped
 
+    def lines(self, messages: Sequence[T]) -> Lines | None:
+        """Return the documents of messages, or None if one of them needs `split()`."""
+        if self._encode_lines is None:
+            return None
+        try:
+            lines = self._encode_lines(messages)
+        except ENCODING_ERRORS:
+            return None  # `split()` says which one, and why.
+        # Members of msgspec.Raw may hold newlines.
+        if count_objects(lines) != len(messages) or (
+            self._has_top_member is not None and self._may_hold_uuid(lines)
+        ):
+            return None
+        if self._check_floats and _NULL in lines and not self._all_finite(messages):
+            return None
+        return Lines(self._head, self._after, lines, len(messages))
+
     def split(self, messages: Sequence[T]) -> SplitMessages:
         """Return the documents of messages, without their UUIDs."""
-        rests = self._split_usual(messages)
-        if rests is not None:
-            return SplitMessages(self._head, self._after, rests)
         parts = [self._split(message) for message in messages]
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
 
-    def _split_usual(self, messages: Sequence[T]) -> list[bytes] | None:
-        """Return documents without their first bytes, or None if one needs `_split()`."""
-        encode_lines, has_top_member = self._encode_lines, self._has_top_member
-        if encode_lines is None or (
-            has_top_member is not None and any(map(has_top_member, messages))
-        ):
-            return None
-        try:
-            text = encode_lines(messages)
-        except ENCODING_ERRORS:
-            return None  # `_split()` says which one, and why.
-        # Hot: bytes search for one byte far faster than for several.
-        *lines, end = text.split(b"\n")
-        # Members of msgspec.Raw may hold newlines.
-        if end or len(lines) != len(messages):
-            return None
-        if self._check_floats and not self._all_finite(messages) and _NULL in text:
-            return None
-        if not set(map(_first_two, lines)) <= {_MEMBER_FOLLOWS}:
-            return None  # One isn't an object, or has no members.
-        return list(map(_behind_first, lines))
+    def _may_hold_uuid(self, lines: bytes) -> bool:
+        """Return whether encoded messages may have a member on the path to the UUID."""
+        return self._top_name + b":" in lines
 
     def _all_finite(self, messages: Sequence[T]) -> bool:
         """Return whether all floats of messages are known to be finite."""
@@ -207,8 +159,7 @@ class JSONAdapter(Generic[T]):
             document = self._encode(message)
         except ENCODING_ERRORS as error:
             raise why_not_encodable(message, error, self._enc_hook) from error
-        if self._check_lines:
-            one_line(document)  # Members of msgspec.Raw may be laid out.
+        one_line(document)  # Members of msgspec.Raw may be laid out.
         if self._check_floats and _NULL in document:
             # The encoder writes NaN and infinity as null.
             refuse_non_finite(message, self._enc_hook)
@@ -272,13 +223,6 @@ class JSONAdapter(Generic[T]):
         """Return whether one of the names may be that of a member on the path to the UUID."""
         return self._path[0] in names
 
-    def split_members(self, members: list[bytes]) -> SplitMessages:
-        """Return documents without UUIDs, of the bytes after their opening braces.
-
-        They must have members, none of which may hold the UUID.
-        """
-        return SplitMessages(self._head, self._after, members)
-
     def uuid(self, message: T) -> UUID:
         """Return the UUID of `message`; zero if it has none, or its type has no such member.
 
@@ -329,6 +273,9 @@ class JSONAdapter(Generic[T]):
 
 class RawJSONAdapter(JSONAdapter[bytes]):
     """Adapter of JSON documents as bytes, which it doesn't decode."""
+
+    def _may_hold_uuid(self, lines: bytes) -> bool:
+        return self._top_name in lines or b"\\" in lines  # Escapes may hide the name.
 
     def _split(self, message: bytes) -> tuple[bytes, bytes]:
         document = one_line(message)

@@ -15,7 +15,6 @@ from gazette_aio.message.adapters.members import (
     is_custom,
     is_pydantic,
     may_hold_floats,
-    may_hold_raw,
     member_names,
     message_types,
     union_members,
@@ -23,6 +22,7 @@ from gazette_aio.message.adapters.members import (
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import UnionType
 
 T = TypeVar("T")
@@ -101,7 +101,6 @@ def json_adapter(
             encode_lines=encoder.encode_lines,
             has_top_member=lambda message: path[0] in message,
             check_floats=True,
-            check_lines=True,
             message_types=(dict,),
             enc_hook=enc_hook,
         )
@@ -128,7 +127,6 @@ def json_adapter(
         has_top_member=_constantly_true if has_member else None,
         check_floats=may_hold_floats(type),
         float_members=float_members(type),
-        check_lines=may_hold_raw(type),
         message_types=_classes(kinds),
         enc_hook=enc_hook,
     )
@@ -150,6 +148,7 @@ def raw_json_adapter(uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[bytes]:
         path,
         decode=_identity,
         encode=one_line,
+        encode_lines=_as_lines,
         has_top_member=lambda message: name in message or b"\\" in message,
         check_floats=False,
         message_types=(bytes, bytearray),
@@ -196,6 +195,10 @@ def _pydantic_adapter(kind: Any, path: tuple[str, ...]) -> JSONAdapter[Any]:
 
 def _forbidding(kind: Any, path: tuple[str, ...]) -> ConfigurationError:
     return ConfigurationError(f"{kind!r} forbids other members, and has none named {path[0]!r}")
+
+
+def _as_lines(messages: Sequence[bytes]) -> bytes:
+    return b"\n".join([*messages, b""])
 
 
 def _identity(frame: bytes) -> bytes:

@@ -152,11 +152,6 @@ def may_hold_floats(kind: type | Any) -> bool:
     return _may_hold(kind, _FLOATS)
 
 
-def may_hold_raw(kind: type | Any) -> bool:
-    """Return whether values of a type may hold msgspec.Raw, as far as that's known."""
-    return _may_hold(kind, _RAW)
-
-
 def float_members(kind: type | Any) -> tuple[str, ...]:
     """Return paths of the attributes that are floats, if a type holds floats nowhere else.
 

@@ -9,7 +9,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
-from gazette_aio.message.uuid import RAW_LENGTH, ZERO_UUID, raw_writer, uuid_from_bytes
+from gazette_aio.message.core import Stamper
+from gazette_aio.message.uuid import RAW_LENGTH, ZERO_UUID, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.protocol.varint import encode_varint
 
@@ -62,7 +63,7 @@ class ProtobufAdapter(Generic[M]):
         self, producer: bytes, flags: int, suffix: bytes = b""
     ) -> Callable[[M, int], bytes]:
         """Return a function of a message and a clock, which returns the stamped message."""
-        write = raw_writer(producer, flags)
+        write = Stamper(b"", b"", producer, flags, text=False).uuid
 
         def encode_stamped(message: M, clock: int) -> bytes:
             return self._stamp(message, write(clock)) + suffix

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
         Journal,
         Schema,
         Stamper,
-        Table,
         count_objects,
+        table_lines,
     )
     from gazette_aio.message.core._native import Column as Column
     from gazette_aio.message.core._native import Field as Field
     from gazette_aio.message.core._native import Part as Part
 
-__all__ = ["FORM", "Batch", "Journal", "Schema", "Stamper", "Table", "count_objects"]
+__all__ = ["FORM", "Batch", "Journal", "Schema", "Stamper", "count_objects", "table_lines"]
 
 
 def _import_form() -> tuple[Literal["native", "plain"], Any]:
@@ -48,7 +48,5 @@ def _import_form() -> tuple[Literal["native", "plain"], Any]:
 FORM, _module = _import_form()
 if not TYPE_CHECKING:
     Batch, Journal, Schema = _module.Batch, _module.Journal, _module.Schema
-    # Not all parts are in both forms yet.
-    Stamper, Table, count_objects = (
-        getattr(_module, name, None) for name in ("Stamper", "Table", "count_objects")
-    )
+    Stamper, count_objects = _module.Stamper, _module.count_objects
+    table_lines = _module.table_lines

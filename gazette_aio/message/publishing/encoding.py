@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
+from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.publishing.slices import Slices
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError, within
 from gazette_aio.protocol.journal import encodable
@@ -37,9 +38,6 @@ _YIELDED_AT_ONCE: Final = 32
 class Rows(Protocol):
     """Rows of a batch: messages, or rows of a table."""
 
-    min_slice: int | None
-    """Number of rows below which a smaller slice saves no time."""
-
     def __len__(self) -> int: ...
 
     def validate(self, start: int, stop: int) -> None:
@@ -64,8 +62,6 @@ class MessageRows(Generic[T]):
         validate: Raises if a message isn't valid.
         plain: Types of messages that need no validation, as known so far.
     """
-
-    min_slice: int | None = None
 
     def __init__(
         self,
@@ -109,9 +105,13 @@ class MessageRows(Generic[T]):
 def splitter(adapter: Adapter[T]) -> Callable[[Sequence[T]], Encoded]:
     """Return a function that encodes messages, or copies them if the adapter can't split them."""
     # Hot: asking for a protocol takes longer than splitting a message.
-    if isinstance(adapter, SplittingAdapter):
-        return cast("SplittingAdapter[T]", adapter).split
-    return list
+    if not isinstance(adapter, SplittingAdapter):
+        return list
+    split = cast("SplittingAdapter[T]", adapter).split
+    if not isinstance(adapter, JSONAdapter):
+        return split
+    lines = cast("JSONAdapter[T]", adapter).lines
+    return lambda messages: lines(messages) or split(messages)
 
 
 async def rows_of_table(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -> Rows:
@@ -303,7 +303,7 @@ async def encode_rows(
     Cancellation: safe.
     """
     encoded: list[Encoded] = []
-    async for start, stop in Slices(len(indices), pace, rows.min_slice):
+    async for start, stop in Slices(len(indices), pace):
         part = indices[start:stop]
         try:
             encoded.append(_encode(rows, part, route, flags))

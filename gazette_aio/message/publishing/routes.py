@@ -6,10 +6,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
-from gazette_aio.message.adapters.base import Adapter, SplitMessages, StampingAdapter
+from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, StampingAdapter
+from gazette_aio.message.core import Stamper
 from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.publishing.intent_record import AckIntent
-from gazette_aio.message.publishing.stamping import Ticks, stamp
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Encoded = SplitMessages | list[Any]
+Encoded = Lines | SplitMessages | list[Any]
 """Some messages of a batch: encoded, or as they are if their adapter can't split them."""
 
 _ANY_CLOCK: Final = 1 << 60
@@ -46,19 +46,29 @@ def merged(parts: Iterable[Encoded]) -> Iterator[Encoded]:
     for shape, some in groupby(parts, _shape):
         if shape is None:
             yield from some
+            continue
+        cls, head, between = shape
+        alike: Any = list(some)
+        if cls is Lines:
+            lines = b"".join([part.lines for part in alike])
+            yield Lines(head, between, lines, sum(part.rows for part in alike))
         else:
-            yield SplitMessages(*shape, [rest for part in some for rest in part[2]])
+            yield SplitMessages(head, between, [rest for part in alike for rest in part.rests])
 
 
 def count_of(messages: Encoded) -> int:
     """Return the number of messages."""
+    if isinstance(messages, Lines):
+        return messages.rows
     return len(messages.rests if isinstance(messages, SplitMessages) else messages)
 
 
-def _shape(part: Encoded) -> tuple[bytes, bytes] | None:
+def _shape(part: Encoded) -> tuple[type, bytes, bytes] | None:
     """Return the bytes around the UUIDs of messages, or None if they may differ."""
+    if isinstance(part, Lines):
+        return Lines, part.head, part.between
     if isinstance(part, SplitMessages) and isinstance(part.heads, bytes):
-        return part.heads, part.between
+        return SplitMessages, part.heads, part.between
     return None
 
 
@@ -140,6 +150,7 @@ class Route(Generic[T]):
         self.framing: Framing
         self.framing = framing = framing_by_content_type(content_type, journal=self.journal)
         self.producer = producer
+        self._stampers: dict[tuple[bytes, bytes, int], Stamper] = {}
         self.frame: Callable[[bytes], bytes] = framing.encode
         self.uuid_is_text: bool = getattr(adapter, "uuid_is_text", True)
         # Adapters that stamp see to it that messages don't hold the suffix. UUIDs of bytes may.
@@ -159,35 +170,50 @@ class Route(Generic[T]):
 
     def stamp(self, messages: Encoded, clock: Clock, flags: Flags) -> tuple[int, bytes]:
         """Return the first clock and the stamped frames of messages, for which `clock` advances."""
-        count = count_of(messages)
-        first = (clock.value + clock.step) & MASK_64
-        data = self._frames(messages, Ticks(self.producer, flags, first, clock.step, count))
-        clock.value = (clock.value + count * clock.step) & MASK_64
+        first, step = (clock.value + clock.step) & MASK_64, clock.step
+        data = self._frames(messages, flags, first, step)
+        clock.value = (clock.value + count_of(messages) * step) & MASK_64
         return first, data
 
     def check(self, messages: Encoded, flags: Flags) -> None:
         """Raise the error that stamping or framing would raise, before a message is published."""
-        if not (self._is_trusted and isinstance(messages, SplitMessages)):
+        if not self._is_trusted or isinstance(messages, list):
             self.stamp(messages, Clock(_ANY_CLOCK, tick=0), flags)
 
     def length(self, messages: Encoded) -> int:
         """Return the length of the stamped frames of messages, or raise as `check()` does."""
-        if not (self.suffix and isinstance(messages, SplitMessages)):
-            return len(self.stamp(messages, Clock(_ANY_CLOCK, tick=0), CONTINUE_TXN)[1])
-        heads, between, rests = messages
-        count = len(rests)
-        of_heads = len(heads) * count if isinstance(heads, bytes) else sum(map(len, heads))
-        of_rests = sum(map(len, rests))
-        return of_heads + of_rests + count * (TEXT_LENGTH + len(between) + len(self.suffix))
+        if isinstance(messages, Lines) and self.suffix == b"\n":
+            added = len(messages.head) + TEXT_LENGTH + len(messages.between) - 1
+            return len(messages.lines) + messages.rows * added
+        return len(self.stamp(messages, Clock(_ANY_CLOCK, tick=0), CONTINUE_TXN)[1])
 
-    def _frames(self, messages: Encoded, ticks: Ticks) -> bytes:
-        if isinstance(messages, SplitMessages):
-            frame = None if self.suffix else self.frame
-            return stamp(messages, ticks, text=self.uuid_is_text, suffix=self.suffix, frame=frame)
-        encode = self.encode_outside if ticks.flags == OUTSIDE_TXN else self.encode_continue
-        return b"".join(
-            [encode(message, ticks.first + n * ticks.step) for n, message in enumerate(messages)]
-        )
+    def _frames(self, messages: Encoded, flags: Flags, first: int, step: int) -> bytes:
+        if isinstance(messages, list):
+            encode = self.encode_outside if flags == OUTSIDE_TXN else self.encode_continue
+            return b"".join(
+                [encode(message, first + n * step) for n, message in enumerate(messages)]
+            )
+        if isinstance(messages, Lines):
+            if self.suffix == b"\n":
+                stamper = self._stamper(messages.head, messages.between, flags)
+                return stamper.lines(messages.lines, first, step)
+            messages = messages.split()
+        heads, between, rests = messages
+        if isinstance(heads, bytes):
+            stamped = self._stamper(heads, between, flags).messages(None, rests, first, step)
+        else:
+            stamped = self._stamper(b"", between, flags).messages(heads, rests, first, step)
+        if self.suffix:
+            return self.suffix.join([*stamped, b""])
+        return b"".join(map(self.frame, stamped))
+
+    def _stamper(self, head: bytes, after: bytes, flags: Flags) -> Stamper:
+        key = head, after, flags
+        stamper = self._stampers.get(key)
+        if stamper is None:
+            stamper = Stamper(head, after, self.producer, flags, text=self.uuid_is_text)
+            self._stampers[key] = stamper
+        return stamper
 
     def _encoder(self, adapter: Adapter[T], flags: Flags) -> Callable[[T, int], bytes]:
         """Return a function of a message and a clock, which returns the stamped frame."""

@@ -22,8 +22,6 @@ class Slices:
     Args:
         count: Number of rows.
         pace: Turns of the event loop.
-        min_rows: Size of the first slice, and least size of the others; by default slices begin
-            with a few rows.
         max_rows: Greatest size of a slice; by default 4096.
     """
 
@@ -31,13 +29,11 @@ class Slices:
         self,
         count: int,
         pace: Turns,
-        min_rows: int | None = None,
         max_rows: int | None = None,
     ) -> None:
         self._count, self._pace = count, pace
         self._max_rows = max_rows or MAX_ROWS
-        self._rows = min_rows or FIRST_ROWS
-        self._min_rows = min_rows or 1
+        self._rows = FIRST_ROWS
         self._start = self._stop = 0
         self._began = 0.0
 
@@ -60,4 +56,4 @@ class Slices:
         seconds = thread_time() - self._began
         factor = min(max(turns.SLICE_SECONDS / max(seconds, 1e-9), 0.5), 2.0)
         rows = int((self._stop - self._start) * factor)
-        self._rows = max(min(rows, self._max_rows), self._min_rows)
+        self._rows = max(min(rows, self._max_rows), 1)

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
-from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingAdapter
+from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, SplittingAdapter
 from gazette_aio.message.adapters.csv import CSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
 from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter
 from gazette_aio.message.columnar.pyarrow_api import pa, pc
 from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
-from gazette_aio.message.publishing.arrow_json import (
+from gazette_aio.message.core import table_lines
+from gazette_aio.message.publishing.arrow_values import (
     RefusedTypeError,
     RefusedValueError,
-    Texts,
-    json_texts,
-    objects,
+    column_of,
+    encoded,
+    encoder,
+    json_values,
 )
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gazette_aio.message.publishing.routes import Encoded
 
-_SLICE_CELLS: Final = 1 << 13
-_SLICE_BYTES: Final = 1 << 17
+R = TypeVar("R")
+
+_CHUNK_ROWS: Final = 256
 
 _unquoted = msgspec.json.Decoder(str).decode
 
@@ -66,14 +69,9 @@ class TableRows:
                 text = f"{type(adapter).__name__} needs a table with no column but {VALUE_NAME}"
                 raise ConfigurationError(text)
         documents: Any = _plain(self._table.select(self._names))
-        # Kernels of Arrow take a while to call, whatever the number of rows. What they do with many
-        # takes long.
-        bytes_of_a_row = documents.nbytes // max(len(self), 1) + 1
-        self.min_slice: int | None = max(
-            min(_SLICE_CELLS // max(len(self._names), 1), _SLICE_BYTES // bytes_of_a_row), 1
-        )
-        # To pick rows from several chunks, Arrow copies all chunks first, each time.
-        most_chunks = 1 if is_mapped else 2 * (len(self) // self.min_slice + 1)
+        # To pick rows from several chunks, Arrow copies all chunks first, each time. Of a chunk for
+        # each row or so, describing the columns would take longer than encoding.
+        most_chunks = 1 if is_mapped else len(self) // _CHUNK_ROWS + 2
         self._documents: Any = _merged(documents, most_chunks)
 
     def __len__(self) -> int:
@@ -110,25 +108,35 @@ class TableRows:
 
     def _encode_json(
         self, rows: Any, adapter: JSONAdapter[Any], indices: range | list[int]
-    ) -> SplitMessages:
+    ) -> Encoded:
         if self._is_values:
             parts = self._split_values(rows, adapter, indices)
-        else:
-            columns = [self._texts(rows, name, indices) for name in self._names]
-            is_usual = bool(columns) and not adapter.may_hold_uuid(self._names)
-            documents = objects(
-                self._names,
-                columns,
-                rows.num_rows,
-                opening=b"" if is_usual else b"{",
-                closing=b"}\n",
-            )
-            # Hot: lines are split faster than an array is taken apart. Texts have no newlines.
-            lines = b"".join(documents.buffers()[2:3]).split(b"\n")[:-1]
-            if is_usual:
-                return adapter.split_members(lines)
-            parts = [adapter.split_document(line) for line in lines]
+            return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
+        lines = b"{}\n" * len(rows)
+        if self._names:
+            lines = b""
+            done = 0
+            for batch in rows.to_batches():
+                lines += self._lines(batch, indices[done : done + len(batch)])
+                done += len(batch)
+            if not adapter.may_hold_uuid(self._names):
+                return Lines(*adapter.stamps, lines, len(rows))
+        parts = [adapter.split_document(line) for line in lines.split(b"\n")[:-1]]
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
+
+    def _lines(self, batch: Any, indices: range | list[int]) -> bytes:
+        """Return the documents of rows of one batch."""
+        columns = [self._converted(column_of, batch, name, indices) for name in self._names]
+        try:
+            lines = table_lines(columns)
+        except ValueError:
+            lines = None  # Some functions of Arrow make structs whose columns are too short.
+        if lines is None:  # The core doesn't say which value it refuses.
+            lines = table_lines(
+                [self._converted(encoded, batch, name, indices) for name in self._names]
+            )
+            assert lines is not None, "texts are never refused"
+        return lines
 
     def _split_values(
         self, rows: Any, adapter: JSONAdapter[Any], indices: range | list[int]
@@ -142,32 +150,32 @@ class TableRows:
             raise ValidationError(f"row {row}, column {VALUE_NAME!r}: {error}") from None
         return parts
 
-    def _texts(self, rows: Any, name: str, indices: range | list[int]) -> Texts:
-        texts: list[Texts] = []
-        before = 0
-        for chunk in rows.column(name).chunks:
-            try:
-                texts.append(json_texts(chunk))
-            except RefusedValueError as error:
-                row = indices[before + error.row]
-                raise ValidationError(f"row {row}, column {name!r}: {error.reason}") from None
-            except (RefusedTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise ValidationError(f"column {name!r}: {error}") from error
-            before += len(chunk)
-        if len(texts) == 1:
-            return texts[0]
-        return Texts(pa.concat_arrays([part.whole() for part in texts]))
+    def _converted(
+        self,
+        convert: Callable[[str, Any], R],
+        batch: Any,
+        name: str,
+        indices: range | list[int],
+    ) -> R:
+        """Return the result for a column. Errors tell the column, and the row of the table."""
+        try:
+            return convert(name, batch.column(name))
+        except RefusedValueError as error:
+            row = indices[error.row]
+            raise ValidationError(f"row {row}, column {name!r}: {error.reason}") from None
+        except (RefusedTypeError, ValueError, NotImplementedError) as error:
+            raise ValidationError(f"column {name!r}: {error}") from error
 
-    def _fields(self, rows: Any, name: str, indices: range | list[int]) -> list[str]:
-        """Return values as fields of CSV: texts unchanged, and other types as in JSON."""
-        column = rows.column(name)
-        kind = column.type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return [value or "" for value in column.to_pylist()]
-        texts = self._texts(rows, name, indices).whole().to_pylist()
-        return [_field(text) for text in texts]
+    def _fields(self, rows: Any, indices: range | list[int]) -> Iterator[tuple[str, ...]]:
+        """Yield rows of fields of CSV: texts unchanged, and other types as in JSON."""
+        done = 0
+        for batch in rows.to_batches():
+            part = indices[done : done + len(batch)]
+            yield from zip(
+                *[self._converted(_fields, batch, name, part) for name in self._names],
+                strict=True,
+            )
+            done += len(batch)
 
     def _values(self, rows: Any, indices: range | list[int]) -> list[bytes]:
         values: list[bytes] = []
@@ -187,19 +195,23 @@ class TableRows:
         if self._is_values:
             return [adapter.decode(value) for value in self._values(rows, indices)]
         if isinstance(adapter, CSVAdapter):
-            fields = [self._fields(rows, name, indices) for name in self._names]
-            if not fields:
+            if not self._names:
                 return [adapter.record(()) for _ in indices]
-            return [adapter.record(row) for row in zip(*fields, strict=True)]
+            return [adapter.record(row) for row in self._fields(rows, indices)]
         assert isinstance(adapter, ProtobufAdapter)
         return [adapter.message(row) for row in rows.to_pylist()]
 
 
-def _field(text: bytes) -> str:
-    """Return the field of CSV for a text of JSON."""
-    if text[:1] == b'"':
-        return _unquoted(text)
-    return "" if text == b"null" else text.decode()
+def _fields(_name: str, column: Any) -> list[str]:
+    return [_field(value) for value in json_values(column)]
+
+
+def _field(value: Any) -> str:
+    """Return the field of CSV for a value of JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    text = encoder.encode(value)
+    return _unquoted(text) if text[:1] == b'"' else text.decode()
 
 
 def _check(table: Any) -> None:

@@ -42,5 +42,5 @@ mod _native {
     #[pymodule_export]
     use super::journal::{Batch, Journal};
     #[pymodule_export]
-    use super::rows::{count, Stamper, Table};
+    use super::rows::{count, table_lines, Stamper};
 }

@@ -1,12 +1,14 @@
-//! `Stamper` of documents, and `Table` of columns that become documents.
+//! `Stamper` of messages, and columns that become documents.
+
+use std::borrow::Cow;
 
 use memchr::memchr;
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyList};
 
-use crate::rows;
+use crate::rows::{self, Column, Description};
 use crate::stamp::{self, count_objects};
 use crate::uuid::Writer;
 
@@ -17,146 +19,128 @@ pub fn count(lines: &[u8]) -> Option<usize> {
     count_objects(lines)
 }
 
-/// Stamps documents with UUIDs of one producer.
+/// Stamps messages with UUIDs of one producer.
 #[pyclass(frozen, module = "gazette_aio.message.core")]
 pub struct Stamper(stamp::Stamper);
 
 #[pymethods]
 impl Stamper {
     #[new]
-    fn new(head: Vec<u8>, after: Vec<u8>, producer: [u8; 6], flags: u16) -> Self {
+    #[pyo3(signature = (head, after, producer, flags, *, text = true))]
+    fn new(head: Vec<u8>, after: Vec<u8>, producer: [u8; 6], flags: u16, text: bool) -> Self {
+        let writer = Writer::new(producer, flags);
         Stamper(stamp::Stamper {
             head,
             after,
-            writer: Writer::new(producer, flags),
+            writer,
+            is_text: text,
         })
+    }
+
+    /// Returns a UUID.
+    fn uuid<'py>(&self, py: Python<'py>, clock: u64) -> Bound<'py, PyBytes> {
+        let mut uuid = Vec::with_capacity(36);
+        self.0.push_uuid(clock, &mut uuid);
+        PyBytes::new(py, &uuid)
     }
 
     /// Returns a stamped line; None if the document isn't an object with members, on one line.
     fn line<'py>(
         &self,
         py: Python<'py>,
-        document: &[u8],
+        document: Cow<'_, [u8]>,
         clock: u64,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        if !document.starts_with(b"{\"") || memchr(b'\n', document).is_some() {
+        if !document.starts_with(b"{\"") || memchr(b'\n', &document).is_some() {
             return Ok(None);
         }
-        let stamped = PyBytes::new_with(py, self.0.size(document.len(), 1) + 1, |place| {
-            self.0.stamp(document, clock, place)[0] = b'\n';
+        PyBytes::new_with(py, self.0.size(document.len(), 1) + 1, |place| {
+            self.0.stamp(&document, clock, place)[0] = b'\n';
             Ok(())
-        });
-        stamped.map(Some)
+        })
+        .map(Some)
     }
 
-    /// Returns `count` stamped lines, of lines that `count_objects()` has counted.
+    /// Returns stamped lines, each of which is an object with members.
     fn lines<'py>(
         &self,
         py: Python<'py>,
         lines: &[u8],
-        count: usize,
         first: u64,
         step: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        let count = count_objects(lines)
+            .ok_or_else(|| PyValueError::new_err("a line isn't an object with members"))?;
         PyBytes::new_with(py, self.0.size(lines.len(), count), |place| {
             self.0.stamp_lines(lines, first, step, place);
             Ok(())
         })
     }
-}
 
-/// A column of a table: name with colon, kind, width, first, validity, buffers and children.
-#[derive(FromPyObject)]
-struct TableColumn<'py>(
-    Vec<u8>,
-    String,
-    usize,
-    usize,
-    Option<Bound<'py, PyAny>>,
-    Vec<Bound<'py, PyAny>>,
-    Vec<TableColumn<'py>>,
-);
-
-fn content(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    PyBuffer::<u8>::get(buffer)?.to_vec(py)
-}
-
-fn bounds(bytes: &[u8], width: usize) -> Vec<i64> {
-    let narrow =
-        |word: &[u8]| i64::from(i32::from_le_bytes(word.try_into().expect("it's of four")));
-    let wide = |word: &[u8]| i64::from_le_bytes(word.try_into().expect("it's of eight"));
-    if width == 4 {
-        bytes.chunks_exact(4).map(narrow).collect()
-    } else {
-        bytes.chunks_exact(8).map(wide).collect()
-    }
-}
-
-fn to_cells(py: Python<'_>, column: TableColumn<'_>) -> PyResult<(Vec<u8>, rows::Column)> {
-    let TableColumn(name, kind, width, first, valid, buffers, children) = column;
-    let get = |at: usize| {
-        content(
-            py,
-            buffers
-                .get(at)
-                .ok_or_else(|| PyValueError::new_err("a buffer is missing"))?,
-        )
-    };
-    let mut children = children
-        .into_iter()
-        .map(|child| to_cells(py, child))
-        .collect::<PyResult<Vec<_>>>()?;
-    let values = match kind.as_str() {
-        "bool" => rows::Values::Bool(get(0)?),
-        "int" => rows::Values::Int(get(0)?, width, true),
-        "uint" => rows::Values::Int(get(0)?, width, false),
-        "float" => rows::Values::Float(get(0)?, width),
-        "text" => rows::Values::Text(bounds(&get(0)?, width), get(1)?),
-        "time" => rows::Values::Time(get(0)?, width as u32, false),
-        "utc" => rows::Values::Time(get(0)?, width as u32, true),
-        "struct" => rows::Values::Struct(children),
-        "list" if children.len() == 1 => {
-            rows::Values::List(bounds(&get(0)?, width), Box::new(children.remove(0).1))
-        }
-        _ => return Err(PyValueError::new_err(format!("kind {kind} isn't known"))),
-    };
-    let valid = valid.map(|valid| content(py, &valid)).transpose()?;
-    Ok((
-        name,
-        rows::Column {
-            valid,
-            first,
-            values,
-        },
-    ))
-}
-
-/// Columns of a table that are written as lines.
-#[pyclass(frozen, module = "gazette_aio.message.core")]
-pub struct Table(Vec<(Vec<u8>, rows::Column)>);
-
-#[pymethods]
-impl Table {
-    #[new]
-    fn new(py: Python<'_>, columns: Vec<TableColumn<'_>>) -> PyResult<Self> {
-        Ok(Table(
-            columns
-                .into_iter()
-                .map(|column| to_cells(py, column))
-                .collect::<PyResult<_>>()?,
-        ))
-    }
-
-    /// Returns rows as lines, made without the interpreter's lock.
-    fn lines<'py>(
+    /// Returns stamped messages, of the bytes before their UUIDs, unless it's `head`, and after them.
+    fn messages<'py>(
         &self,
         py: Python<'py>,
-        start: usize,
-        stop: usize,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let lines = py.detach(|| rows::write_lines(&self.0, start..stop));
-        let lines = lines.map_err(|(row, text)| PyValueError::new_err((row, text)))?;
-        Ok(PyBytes::new(py, &lines))
+        heads: Option<Bound<'py, PyList>>,
+        rests: Bound<'py, PyList>,
+        first: u64,
+        step: u64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mut clock = first;
+        let stamped = PyList::empty(py);
+        let mut message = Vec::new();
+        for (index, rest) in rests.iter().enumerate() {
+            message.clear();
+            match &heads {
+                Some(heads) => {
+                    message.extend_from_slice(&heads.get_item(index)?.extract::<Cow<'_, [u8]>>()?);
+                }
+                None => message.extend_from_slice(&self.0.head),
+            }
+            self.0.push_uuid(clock, &mut message);
+            message.extend_from_slice(&self.0.after);
+            message.extend_from_slice(&rest.extract::<Cow<'_, [u8]>>()?);
+            stamped.append(PyBytes::new(py, &message))?;
+            clock = clock.wrapping_add(step);
+        }
+        Ok(stamped)
     }
 }
 
+/// Key, kind, parameter, rows, shift, validity, buffers and children of a column.
+#[derive(FromPyObject)]
+pub struct TableColumn(
+    PyBackedBytes,
+    PyBackedStr,
+    i32,
+    usize,
+    usize,
+    Option<PyBackedBytes>,
+    Vec<PyBackedBytes>,
+    Vec<TableColumn>,
+);
+
+fn checked(column: &TableColumn) -> Option<Column<'_>> {
+    let TableColumn(key, kind, parameter, rows, shift, valid, buffers, children) = column;
+    Column::new(Description {
+        key,
+        kind,
+        parameter: *parameter,
+        rows: *rows,
+        shift: *shift,
+        valid: valid.as_deref(),
+        buffers: buffers.iter().map(|buffer| &buffer[..]).collect(),
+        children: children.iter().map(checked).collect::<Option<_>>()?,
+    })
+}
+
+/// Returns the rows of columns as lines of JSON; None if JSON can't hold one of the values.
+#[pyfunction]
+pub fn table_lines<'py>(
+    py: Python<'py>,
+    columns: Vec<TableColumn>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let columns: Option<Vec<_>> = columns.iter().map(checked).collect();
+    let columns = columns.ok_or_else(|| PyValueError::new_err("a column isn't as described"))?;
+    Ok(rows::lines(&columns).map(|lines| PyBytes::new(py, &lines)))
+}

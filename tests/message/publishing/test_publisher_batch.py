@@ -33,8 +33,6 @@ from gazette_aio.message import (
     raw_adapter,
     register_framing,
 )
-from gazette_aio.message.adapters import SplitMessages
-from gazette_aio.message.publishing.stamping import Ticks, stamp
 from gazette_aio.protocol.errors import (
     DependencyError,
     EmptyListResponseError,
@@ -224,28 +222,6 @@ def test_a_batch_is_what_its_messages_are(case, clock, tick, content_type, commi
         except Exception as error:  # noqa: BLE001 - both have to fail alike.
             outcomes.append((type(error), str(error)))
     assert outcomes[0] == outcomes[1]
-
-
-@given(
-    clocks,
-    st.sampled_from([160, 16, 1, 7, 0, 1 << 36, 1 << 62]),
-    st.integers(0, 30),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from([b"\n", b""]),
-)
-def test_stamps_are_uuids_of_consecutive_clocks(first, step, count, text, shared, suffix):
-    uuids = [build_uuid(PRODUCER, (first + n * step) % 2**64, 3) for n in range(count)]
-    heads = [b"h%d" % n for n in range(count)]
-    rests = [b"r%d" % n for n in range(count)]
-    split = SplitMessages(b"h" if shared else heads, b"-", rests)
-    stamped = stamp(split, Ticks(PRODUCER, 3, first, step, count), text=text, suffix=suffix)
-    raw = [str(uuid).encode() if text else uuid.bytes for uuid in uuids]
-    heads = [b"h"] * count if shared else heads
-    assert stamped == b"".join(
-        head + uuid + b"-" + rest + suffix
-        for head, uuid, rest in zip(heads, raw, rests, strict=True)
-    )
 
 
 async def test_messages_go_to_their_journals_in_their_order():

@@ -88,7 +88,7 @@ class SlowImport:
 async def test_tables_are_published_while_the_first_one_imports_arrow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow = SlowImport("gazette_aio.message.publishing.arrow_json")
+    slow = SlowImport("gazette_aio.message.publishing.arrow_values")
     monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
     for module in (slow.module, "gazette_aio.message.publishing.table_rows"):
         monkeypatch.delitem(sys.modules, module, raising=False)
