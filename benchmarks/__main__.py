@@ -8,12 +8,8 @@ Exits 0; with `--strict` 1 when a measure is short of its goal.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
-import multiprocessing
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks import harness, measures, peers, spark
 
@@ -52,26 +48,10 @@ def main() -> int:
     short = 0
     for measure in chosen:
         if is_native or measure.plain is None:
-            short += not report(measure, options.rounds)
+            short += not harness.report(measure, rounds=options.rounds)
         if measure.plain is not None:
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-                done = process.submit(report_plain, options.suite, measure.name, options.rounds)
-                short += not done.result()
+            short += not harness.report_plain(SUITES[options.suite], measure, rounds=options.rounds)
     return 1 if short and options.strict else 0
-
-
-def report(measure: harness.Measure, rounds: int | None) -> bool:
-    """Run a measure, print its line, and return whether it's ok."""
-    result = asyncio.run(harness.run(measure, rounds=rounds))
-    print(result.line(), flush=True)
-    return result.ok
-
-
-def report_plain(suite: str, name: str, rounds: int | None) -> bool:
-    """Do the same with the plain core, in a process that hasn't imported the package."""
-    os.environ["GAZETTE_AIO_CORE"] = "plain"
-    SUITES[suite]()
-    return report(harness.registered()[name].with_plain_core(), rounds)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,14 @@ ratio is that of their medians.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
+import multiprocessing
+import os
 import statistics
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -155,6 +159,29 @@ async def run(measure: Measure, *, rounds: int | None = None) -> Result:
             yardsticks.append(await subject.yardstick())
     gc.unfreeze()
     return Result(measure, statistics.median(figures), statistics.median(yardsticks))
+
+
+def report(measure: Measure, *, rounds: int | None = None) -> bool:
+    """Run a measure, print its line, and return whether it's ok."""
+    result = asyncio.run(run(measure, rounds=rounds))
+    print(result.line(), flush=True)
+    return result.ok
+
+
+def report_plain(load: Callable[[], None], measure: Measure, *, rounds: int | None) -> bool:
+    """Do the same with the plain core, in a process that hasn't imported the package.
+
+    Args:
+        load: Registers the measure there.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(_report_plain, load, measure.name, rounds).result()
+
+
+def _report_plain(load: Callable[[], None], name: str, rounds: int | None) -> bool:
+    os.environ["GAZETTE_AIO_CORE"] = "plain"
+    load()
+    return report(_measures[name].with_plain_core(), rounds=rounds)
 
 
 def _number(value: float) -> str:

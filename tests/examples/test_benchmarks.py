@@ -60,6 +60,24 @@ async def test_a_measure_without_a_goal_is_reported():
     assert (result.ok, result.line()) == (True, "some.name 2/s 10/s 0.200 - reported")
 
 
+def load_a_measure_of_messages():
+    from gazette_aio.message.core import FORM
+
+    async def setup():
+        yield harness.Subject(harness.constant(3.0), harness.constant(5.0))
+
+    harness.measure(f"form.{FORM}", goal=1.0, unit="/s", about="", rounds=1, plain=0.5)(setup)
+
+
+def test_measures_of_messages_have_a_line_for_the_plain_core(capfd):
+    of_messages = harness.Measure("form.plain", 1.0, "/s", lambda: None)
+
+    is_ok = harness.report_plain(load_a_measure_of_messages, of_messages, rounds=None)
+
+    assert is_ok
+    assert capfd.readouterr().out == "form.plain.plain 3/s 5/s 0.600 >=0.5 ok\n"
+
+
 def test_peers_are_left_out_without_their_programs(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("GAZETTE_GO_BENCH", raising=False)
