@@ -74,3 +74,53 @@ def _settled(journal, batch):
     if not len(batch):
         journal.settle_all()
     return rows(batch)
+
+
+class Frames:
+    """A log of messages as frames, and what a journal delivers of it, message by message.
+
+    Args:
+        form: Module of a form.
+        log: Objects with `begin`, `end`, `clock`, `flags` and `producer`.
+        offset: Offset to begin at, and `states` as of there.
+        options: Of the journal.
+    """
+
+    def __init__(self, form, log, offset=0, states=(), **options):
+        self.journal = new(form, "frames", offset, states=states, prefix=b"", path=None, **options)
+        self.frames = [
+            (build_uuid(row.producer, row.clock, row.flags).bytes, row.begin, row.end)
+            for row in log
+        ]
+        self.rest = [frame for frame in self.frames if frame[1] >= offset]
+        self.replays = []
+
+    def deliver(self, size=0):
+        """Yield what's delivered, once it was settled. `size` messages are fed at once."""
+        while self.rest:
+            some, self.rest = self.rest[: size or None], self.rest[size:] if size else []
+            self.journal.feed_frames(some)
+            yield from self._work()
+
+    def _work(self):
+        journal = self.journal
+        while (found := journal.work(ALL)) is not None:
+            if is_batch(found):
+                yield from self._settle(found)
+            elif found[0] == "replay":
+                begin, end = journal.begin_replay()
+                self.replays.append((begin, end))
+                journal.feed_replay_frames([f for f in self.frames if begin <= f[1] < end])
+                yield from self._work()
+                rest = journal.end_replay()
+                yield from self._settle(rest)
+                if not len(rest):
+                    journal.settle_all()
+            else:
+                assert found == ("progress",)
+                journal.settle_all()
+
+    def _settle(self, batch):
+        for at, row in enumerate(rows(batch)):
+            self.journal.settle(batch, at, at + 1)
+            yield row
