@@ -106,11 +106,19 @@ BROKER_TEXTS: dict[str, tuple[str, str]] = {
     "${file_root}/": ("", "paths in errors are relative to the file root, which clients don't see")
 }
 
-# How texts of refusals begin in broker_scenarios.json whose rest is our own.
-BROKER_REFUSALS: tuple[str, ...] = (
-    "verifying Authorization: token is malformed: ",
-    "verifying Authorization: token signature is invalid: signing method ",
-)
+# How texts of refusals begin in broker_scenarios.json, and patterns of ours: tokens, queries and JSON
+# that are malformed are refused in the same way, in other words.
+BROKER_REFUSALS: dict[str, str] = {
+    "verifying Authorization: token is malformed: ": "^verifying Authorization: token is malformed: ",
+    "verifying Authorization: token signature is invalid: signing method ": (
+        "^verifying Authorization: token signature is invalid: "
+    ),
+    'schema: error converting value for "block"': "^block must be true or false ",
+    'schema: error converting value for "offset"': "^offset must be an integer ",
+    'schema: invalid path "extra"': "^a read takes offset and block ",
+    'schema: invalid path "offset"': "^an append takes no query",
+    '{"code":3,"message":"invalid character ': '^{"code":3,"message":"invalid protocol',
+}
 
 # Groups of shard_scenarios.json which aren't replayed.
 SHARD_SCENARIO_GROUPS: dict[str, str] = {

@@ -49,8 +49,6 @@ Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
-_OK = pb.Status.OK
-
 
 async def new_grpc_server(core: BrokerCore) -> GrpcServer:
     """Return a server of the Journal service, and of `grpc_extras` if options enable them.
@@ -125,26 +123,31 @@ class JournalService:
         method = METHODS[path]
 
         async def answer(message: bytes, context: Context) -> R | None:
-            def call(claims: pb.Claims) -> Awaitable[R]:
-                return serve(self._core, claims, parse_request(method.request, message))
+            async def call(claims: pb.Claims, counted: CountedCall) -> R:
+                response = await serve(self._core, claims, parse_request(method.request, message))
+                # Wire: Gazette's metrics show the statuses of requests for one journal.
+                if path == LIST_FRAGMENTS:
+                    counted.count(response)
+                return response
 
             return await self._run(method.name, capability, context, call)
 
         return grpc.unary_unary_rpc_method_handler(answer, None, method.response.SerializeToString)
 
     async def _list(self, message: bytes, context: Context) -> None:
-        def call(claims: pb.Claims) -> Awaitable[None]:
+        def call(claims: pb.Claims, _: CountedCall) -> Awaitable[None]:
             request = parse_request(pb.ListRequest, message)
             return serve_list(self._core, claims, request, context.write)
 
         await self._run("List", pb.Capability.LIST, context, call)
 
     async def _read(self, message: bytes, context: Context) -> None:
-        async def send(response: pb.ReadResponse | ContentChunk) -> None:
-            await context.write(encode_read(response))
+        async def call(claims: pb.Claims, counted: CountedCall) -> None:
+            async def send(response: pb.ReadResponse | ContentChunk) -> None:
+                counted.count(response)
+                await context.write(encode_read(response))
 
-        def call(claims: pb.Claims) -> Awaitable[None]:
-            return serve_read(self._core, claims, parse_request(pb.ReadRequest, message), send)
+            await serve_read(self._core, claims, parse_request(pb.ReadRequest, message), send)
 
         await self._run("Read", pb.Capability.READ, context, call)
 
@@ -153,16 +156,20 @@ class JournalService:
     ) -> pb.AppendResponse | None:
         messages = _ReceivedMessages(context)
 
-        def call(claims: pb.Claims) -> Awaitable[pb.AppendResponse]:
-            return serve_append(self._core, claims, messages)
+        async def call(claims: pb.Claims, counted: CountedCall) -> pb.AppendResponse:
+            response = await serve_append(self._core, claims, messages)
+            counted.count(response)
+            return response
 
         return await self._run("Append", pb.Capability.APPEND, context, call, messages)
 
     async def _replicate(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        async def call(claims: pb.Claims) -> None:
+        async def call(claims: pb.Claims, counted: CountedCall) -> None:
             message = await anext(messages, None)
             first = None if message is None else parse_request(pb.ReplicateRequest, message)
-            await context.write(await serve_replicate(self._core, claims, first))
+            response = await serve_replicate(self._core, claims, first)
+            counted.count(response)
+            await context.write(response)
 
         await self._run("Replicate", pb.Capability.REPLICATE, context, call, messages)
 
@@ -171,17 +178,13 @@ class JournalService:
         operation: str,
         capability: pb.Capability,
         context: Context,
-        call: Callable[[pb.Claims], Awaitable[T]],
+        call: Callable[[pb.Claims, CountedCall], Awaitable[T]],
         messages: AsyncIterator[object] | None = None,
     ) -> T | None:
         counted = CountedCall(self._core.metrics, operation, context.peer)
 
-        async def serve() -> T:
-            response = await call(self._authorize(context, capability))
-            status: pb.Status.ValueType = getattr(response, "status", _OK)
-            if status != _OK and operation != "Apply":
-                counted.outcome = pb.Status.Name(status)
-            return response
+        def serve() -> Awaitable[T]:
+            return call(self._authorize(context, capability), counted)
 
         return await answer_call(counted, self._drain, context, serve, messages)
 

@@ -50,7 +50,7 @@ class CountedCall:
         client: Returns the address of the client, for the log.
     """
 
-    __slots__ = ("_client", "_counts", "_operation", "outcome")
+    __slots__ = ("_client", "_counts", "_is_answered", "_operation", "outcome")
 
     def __init__(
         self, counts: CallCounts, operation: str, client: Callable[[], str | None]
@@ -60,6 +60,14 @@ class CountedCall:
         self._counts = counts
         self._operation = operation
         self._client = client
+        self._is_answered = False
+
+    def count(self, response: object) -> None:
+        """Take the status of the first response as the outcome; later ones only end a stream."""
+        status: pb.Status.ValueType = getattr(response, "status", pb.Status.OK)
+        if not self._is_answered and status != pb.Status.OK:
+            self.outcome = pb.Status.Name(status)
+        self._is_answered = True
 
     def __enter__(self) -> Self:
         self._counts.started[self._operation] += 1

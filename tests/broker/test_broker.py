@@ -233,6 +233,24 @@ async def test_a_damaged_fragment_fails_the_read(broker: EmbeddedBroker, caller:
     assert raised.value.code() is grpc.StatusCode.DATA_LOSS
 
 
+async def test_requests_are_counted_by_their_status(broker: EmbeddedBroker, caller: Caller) -> None:
+    await caller.create(journal_spec())
+    await caller.commit(b"content")
+    assert await caller.read() == b"content"
+    assert await caller.read("test/none") == b""
+    assert await caller.read(offset=7) == b""
+    await caller.fragments_call(pb.FragmentsRequest(journal="test/none"))
+    checked = await caller.health_call(
+        pb.FragmentStoreHealthRequest(fragment_store="s3://a-bucket/?endpoint=http://no.such.host/")
+    )
+    assert checked.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
+    completed = broker.core.metrics.completed
+    reads = {status: n for (operation, status), n in completed.items() if operation == "Read"}
+    assert reads == {"ok": 1, "JOURNAL_NOT_FOUND": 1, "OFFSET_NOT_YET_AVAILABLE": 1}
+    assert completed["ListFragments", "JOURNAL_NOT_FOUND"] == 1
+    assert completed["FragmentStoreHealth", "ok"] == 1
+
+
 async def test_a_pulse_completes_what_is_due(tmp_path: Path) -> None:
     now = 1_700_000_000.0
     async with EmbeddedBroker(tmp_path, fsync="off", clock=lambda: now) as broker:

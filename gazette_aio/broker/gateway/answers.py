@@ -27,14 +27,23 @@ _READ_STATUSES: Final = {
 }
 _CODE_STATUSES: Final = {
     "INVALID_ARGUMENT": HTTPStatus.BAD_REQUEST,
+    "FAILED_PRECONDITION": HTTPStatus.BAD_REQUEST,
+    "OUT_OF_RANGE": HTTPStatus.BAD_REQUEST,
     "UNAUTHENTICATED": HTTPStatus.UNAUTHORIZED,
+    "PERMISSION_DENIED": HTTPStatus.FORBIDDEN,
+    "NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "ALREADY_EXISTS": HTTPStatus.CONFLICT,
+    "ABORTED": HTTPStatus.CONFLICT,
     "RESOURCE_EXHAUSTED": HTTPStatus.TOO_MANY_REQUESTS,
     "UNIMPLEMENTED": HTTPStatus.NOT_IMPLEMENTED,
+    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
+    "DEADLINE_EXCEEDED": HTTPStatus.GATEWAY_TIMEOUT,
 }
 _END_OF_RANGE: Final = (1 << 63) - 1
 _BINARY: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _CONTROL: Final = re.compile(r"[^\x20-\x7e]")
 _SNIFFED_BYTES = 512
+_ESCAPES: Final = {10: r"\n", 13: r"\r", 9: r"\t", 34: r"\"", 92: r"\\"}
 
 
 def read_status(status: pb.Status.ValueType) -> HTTPStatus:
@@ -145,16 +154,7 @@ def _field(name: str, value: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    out: list[str] = []
-    for byte in value.encode("utf-8", "surrogateescape"):
-        if (short := _SHORT_ESCAPES.get(byte)) is not None:
-            out.append(short)
-        elif 0x20 <= byte < 0x7F:
-            out.append(chr(byte))
-        else:
-            out.append(f"\\{byte:03o}")
-    return "".join(out)
-
-
-_SHORT_ESCAPES: Final = {ord("\n"): r"\n", ord("\r"): r"\r", ord("\t"): r"\t"}
-_SHORT_ESCAPES.update({ord('"'): r"\"", ord("\\"): r"\\"})
+    return "".join(
+        _ESCAPES.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}")
+        for byte in value.encode("utf-8", "surrogateescape")
+    )

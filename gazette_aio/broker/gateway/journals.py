@@ -24,8 +24,7 @@ from gazette_aio.broker.gateway.connection import (
     connection_of,
     text_response,
 )
-from gazette_aio.broker.gateway.query import QueryError, check_append_query, parse_read_query
-from gazette_aio.broker.gateway.read_relay import ReadRelay, RelayState
+from gazette_aio.broker.gateway.target import QueryError, parse_read_query
 from gazette_aio.broker.service.controlled import serve_append, serve_read
 from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.serving.calls import CountedCall
@@ -72,34 +71,32 @@ class JournalRoutes:
     ) -> web.StreamResponse:
         try:
             claims = self._authorize(request, pb.Capability.READ)
-            query = parse_read_query(target.query)
+            offset, block = parse_read_query(target.query)
             message = pb.ReadRequest(
-                journal=target.path[1:],
-                offset=query.offset,
-                block=query.block,
-                metadata_only=metadata_only,
+                journal=target.path[1:], offset=offset, block=block, metadata_only=metadata_only
             )
             pb.validate(message)
         except (RpcError, QueryError, pb.ValidationError) as error:
             return _refusal(error)
-        if query.block:
+        if block:
             connection_of(request).endless()
-        answer = _ReadAnswer(request, target.path)
+        counted = CountedCall(self._core.metrics, "Read", lambda: request.remote)
+        answer = _ReadAnswer(request, target.path, counted)
         try:
-            counted = CountedCall(self._core.metrics, "Read", lambda: request.remote)
             with counted, contextlib.suppress(_ReadEndedError):
                 await serve_read(self._core, claims, message, answer.send)
         except RpcError as error:
             # A body that is empty because of damage would look like the end of the journal.
-            if not answer.begun or (error.code == "DATA_LOSS" and not answer.has_content):
+            if answer.first is None or (error.code == "DATA_LOSS" and answer.response is None):
                 return _refusal(error)
-            answer.relay.fail(error.text)
+            answer.reason = error.text
         return await answer.end()
 
     async def _append(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         try:
             claims = self._authorize(request, pb.Capability.APPEND)
-            check_append_query(target.query)
+            if target.query.strip("&"):
+                raise QueryError("an append takes no query")
             first = pb.AppendRequest(journal=target.path[1:])
             pb.validate(first)
         except (RpcError, QueryError, pb.ValidationError) as error:
@@ -108,8 +105,7 @@ class JournalRoutes:
             with CountedCall(self._core.metrics, "Append", lambda: request.remote) as counted:
                 async with contextlib.aclosing(_append_messages(request, first)) as messages:
                     response = await serve_append(self._core, claims, messages)
-                if response.status != pb.Status.OK:
-                    counted.outcome = pb.Status.Name(response.status)
+                counted.count(response)
         except RpcError as error:
             return _closing(request, _refusal(error))
         if response.status != pb.Status.OK:
@@ -122,64 +118,59 @@ class _ReadEndedError(Exception):
 
 
 class _ReadAnswer:
-    """Response to a GET or HEAD in progress."""
+    """Response to a GET or HEAD in progress.
 
-    def __init__(self, request: web.BaseRequest, path: str) -> None:
-        self.relay = ReadRelay()
+    The first response of the broker may have another offset than requested, which the headers show.
+    A later jump can't be shown in headers, so the body ends.
+    """
+
+    def __init__(self, request: web.BaseRequest, path: str, counted: CountedCall) -> None:
+        self.first: pb.ReadResponse | None = None
+        """First response of the broker, for status and headers."""
+        self.response: TrailedResponse | None = None
+        """Response to the client, once content is sent."""
+        self.reason = "broker terminated RPC"
+        """Why the body ends, if it ended now."""
         self._request = request
         self._path = path
-        self._first: pb.ReadResponse | None = None
-        self._response: TrailedResponse | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether status and headers of the response are known."""
-        return self._first is not None
-
-    @property
-    def has_content(self) -> bool:
-        """Whether content was sent."""
-        return self._response is not None
+        self._counted = counted
+        self._offset = 0
 
     async def send(self, message: pb.ReadResponse | ContentChunk) -> None:
         if isinstance(message, ContentChunk):
-            self.relay.content(len(message.content))
-            response = self._response
-            if response is None:
-                response = await self._begin(message.content)
+            self._offset += len(message.content)
+            response = self.response or await self._begin(message.content)
             await response.write(message.content)
             return
-        goes_on = self.relay.metadata(message)
-        if self._first is None:
-            self._first = message
-        if not goes_on:
-            raise _ReadEndedError
+        self._counted.count(message)
+        is_first = self.first is None
+        self.first = self.first or message
+        if message.status != pb.Status.OK:
+            self.reason = pb.Status.Name(message.status)
+        elif not is_first and message.offset != self._offset:
+            self.reason = "offset jump"
+        else:
+            self._offset = message.offset
+            return
+        raise _ReadEndedError
 
     async def end(self) -> web.StreamResponse:
-        first = self._first
+        first = self.first
         if first is None:
-            return text_response(self.relay.reason, 500)
+            return text_response(self.reason, 500)
+        status, headers = read_status(first.status), read_headers(first, self._path)
         if first.status != pb.Status.OK:
-            return text_response(
-                pb.Status.Name(first.status),
-                read_status(first.status),
-                read_headers(first, self._path),
-            )
+            return text_response(self.reason, status, headers)
         if self._request.method == "HEAD":
-            return web.Response(
-                status=read_status(first.status), headers=read_headers(first, self._path)
-            )
-        response = self._response
-        if response is None:
-            response = await self._begin(b"")
-        response.reason_of_end = self.relay.reason
+            return web.Response(status=status, headers=headers)
+        response = self.response or await self._begin(b"")
+        response.reason_of_end = self.reason
         return response
 
     async def _begin(self, content: bytes) -> TrailedResponse:
-        assert self._first is not None
-        assert self.relay.state is not RelayState.OPENING
-        response = self._response = TrailedResponse(
-            self._request, read_status(self._first.status), read_headers(self._first, self._path)
+        assert self.first is not None
+        response = self.response = TrailedResponse(
+            self._request, read_status(self.first.status), read_headers(self.first, self._path)
         )
         response.headers["Content-Type"] = content_type(content)
         await response.prepare(self._request)

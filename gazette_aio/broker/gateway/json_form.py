@@ -12,7 +12,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from gazette_aio.broker.gateway.answers import code_status
-from gazette_aio.protocol.go.text import quote
 from gazette_aio.serving.rpc_error import CODES
 
 if TYPE_CHECKING:
@@ -20,15 +19,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 
-_LONG: Final = frozenset(
-    (
-        FieldDescriptor.TYPE_INT64,
-        FieldDescriptor.TYPE_UINT64,
-        FieldDescriptor.TYPE_FIXED64,
-        FieldDescriptor.TYPE_SFIXED64,
-        FieldDescriptor.TYPE_SINT64,
-    )
-)
+_MAX_REASON_LENGTH: Final = 500
+_LONG: Final = frozenset((FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64))
 # Messages that may be absent from a response. All others are present, with default values.
 _NULLABLE: Final = frozenset(
     (
@@ -37,16 +29,6 @@ _NULLABLE: Final = frozenset(
         "protocol.ReadResponse.fragment",
     )
 )
-# Texts of what's wrong with JSON, by how the parser puts it.
-_KEY: Final = "looking for beginning of object key string"
-_SYNTAX: Final = {
-    "Expecting property name enclosed in double quotes": _KEY,
-    "Expecting value": "looking for beginning of value",
-    "Expecting ':' delimiter": "after object key",
-    "Expecting ',' delimiter": "after a value",
-    "Illegal trailing comma before end of object": _KEY,
-    "Illegal trailing comma before end of array": "looking for beginning of value",
-}
 
 
 class JsonError(Exception):
@@ -65,26 +47,19 @@ def parse_message(cls: type[M], document: bytes) -> M:
     """
     try:
         text = document.decode("utf-8").lstrip(" \t\r\n")
-        value: Any = json.JSONDecoder().raw_decode(text)[0] if text else {}
-        if value is None:
-            value = {}
-        if not isinstance(value, dict):
-            raise JsonError(f"json: cannot unmarshal {quote(text[:32])} into {_name(cls)}")
+        value: Any = json.JSONDecoder().raw_decode(text)[0] if text else None
+        if not isinstance(value, dict | None):
+            raise TypeError("expected an object")
         return json_format.ParseDict(
-            cast("dict[str, Any]", value),
+            cast("dict[str, Any]", value or {}),
             cls(),
             ignore_unknown_fields=True,  # Newer clients know more fields.
             max_recursion_depth=32,
         )
-    except json.JSONDecodeError as error:
-        raise JsonError(_syntax_text(error)) from None
-    except json_format.ParseError as error:
-        raise JsonError(f"invalid {_name(cls)}: {error}") from None
-    except RecursionError:
-        raise JsonError("exceeded max depth") from None
-    except (ValueError, TypeError, AttributeError) as error:
-        # The library doesn't convert all errors of values of wrong types.
-        raise JsonError(f"invalid {_name(cls)}: {error}") from None
+    # The library doesn't convert all errors of values of wrong types.
+    except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        name = cls.DESCRIPTOR.full_name
+        raise JsonError(f"invalid {name}: {str(error)[:_MAX_REASON_LENGTH]}") from None
 
 
 def result_line(message: Message) -> bytes:
@@ -140,7 +115,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known is not None else value
-    if field.type in _LONG:
+    if field.cpp_type in _LONG:
         return str(value)
     if field.type == FieldDescriptor.TYPE_BYTES:
         return base64.b64encode(value).decode("ascii") if value else None
@@ -154,18 +129,3 @@ def _dump(value: Any) -> bytes:
         if char in text:
             text = text.replace(char, f"\\u{ord(char):04x}")
     return text.encode("utf-8", "replace")
-
-
-def _syntax_text(error: json.JSONDecodeError) -> str:
-    if error.pos >= len(error.doc):
-        return "unexpected EOF"
-    where = _SYNTAX.get(error.msg, "in JSON")
-    if error.msg == "Invalid control character at":
-        where = "in string literal"
-    char = error.doc[error.pos]
-    shown = {"'": r"'\''", '"': "'\"'"}.get(char, f"'{quote(char)[1:-1]}'")
-    return f"invalid character {shown} {where}"
-
-
-def _name(cls: type[Message]) -> str:
-    return cls.DESCRIPTOR.full_name

@@ -98,9 +98,10 @@ class JsonRoutes:
             if isinstance(response, ContentChunk):
                 offset, content = response
                 response = pb.ReadResponse(offset=offset, content=content)
+            counted.count(response)
             await answer.send(response)
 
-        with CountedCall(self._core.metrics, "Read", lambda: request.remote):
+        with CountedCall(self._core.metrics, "Read", lambda: request.remote) as counted:
             await serve_read(self._core, claims, message, send)
 
     def _claims(self, request: web.BaseRequest, capability: pb.Capability) -> pb.Claims:

@@ -14,13 +14,7 @@ from gazette_aio.broker.gateway.connection import connection_of, text_response
 from gazette_aio.broker.gateway.journals import JournalRoutes
 from gazette_aio.broker.gateway.json_routes import JsonRoutes
 from gazette_aio.broker.gateway.metrics_text import CONTENT_TYPE, metrics_text
-from gazette_aio.broker.gateway.target import (
-    RequestTarget,
-    TargetError,
-    parse_target,
-    redirect,
-    redirect_page,
-)
+from gazette_aio.broker.gateway.target import parse_target, redirect
 from gazette_aio.broker.resolver import visibility
 from gazette_aio.serving.rpc_error import RpcError, failure_text
 
@@ -100,20 +94,24 @@ class GatewayRoutes:
             response = text_response(f"{problem.value} {problem.phrase}", problem)
             response.force_close()  # What's behind it can't be made sense of.
             return response
-        try:
-            target = parse_target(request.raw_path)
-        except TargetError as error:
-            return text_response(f"400 Bad Request: {error}", 400)
-        if request.method != "CONNECT" and (location := redirect(target)) is not None:
-            return _redirect(request.method, location)
-        path = target.path
-        if path == "/debug/ready":
-            return web.Response()
-        if path == "/debug/metrics":
-            return self._metrics(request)
-        if path.startswith("/v1/"):
-            return await self._json.answer(request, path)
-        return await self._journals.answer(request, RequestTarget(path, target.query))
+        target = parse_target(request.raw_path)
+        if request.method != "CONNECT" and (moved := redirect(target)) is not None:
+            location, page = moved
+            return web.Response(
+                status=307,
+                headers={"Location": location},
+                text=page if request.method in ("GET", "HEAD") else None,
+                content_type="text/html",
+            )
+        match target.path:
+            case "/debug/ready":
+                return web.Response()
+            case "/debug/metrics":
+                return self._metrics(request)
+            case path if path.startswith("/v1/"):
+                return await self._json.answer(request, path)
+            case _:
+                return await self._journals.answer(request, target)
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         """Return the counters, with the write heads of journals which the client may list."""
@@ -148,12 +146,3 @@ def _unsupported(request: web.BaseRequest) -> HTTPStatus | None:
     if request.headers.get("Expect", "100-continue").lower() != "100-continue":
         return HTTPStatus.EXPECTATION_FAILED
     return None
-
-
-def _redirect(method: str, location: str) -> web.Response:
-    status = HTTPStatus.TEMPORARY_REDIRECT
-    response = web.Response(status=status, headers={"Location": location})
-    if method in ("GET", "HEAD"):
-        response.body = redirect_page(location, status.phrase).encode()
-        response.headers["Content-Type"] = "text/html; charset=utf-8"
-    return response

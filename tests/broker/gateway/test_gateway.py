@@ -560,6 +560,30 @@ async def test_a_failed_read_ends_with_its_error(
     assert (status, body, trailers) == (206, b"content", {"X-Close-Error": "broken  disk"})
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("NOT_FOUND", 404),
+        ("PERMISSION_DENIED", 403),
+        ("DEADLINE_EXCEEDED", 504),
+        ("UNAVAILABLE", 503),
+        ("ABORTED", 409),
+        ("FAILED_PRECONDITION", 400),
+        ("DATA_LOSS", 500),
+    ],
+)
+async def test_codes_of_failures_have_statuses_of_http(
+    site: Site, broker: EmbeddedBroker, code: str, expected: int
+) -> None:
+    with broker.control.keep("read", fail=(code, "why")):
+        status, _, body, _ = await site.fetch("GET", "/test/journal")
+        assert (status, body) == (expected, b"why\n")
+        status, _, body, _ = await site.fetch(
+            "POST", "/v1/journals/read", b'{"journal":"test/journal"}'
+        )
+        assert (status, json.loads(body)["error"]["httpCode"]) == (expected, expected)
+
+
 # Tokens
 
 _KEY = "c2VjcmV0LWtleQ=="
@@ -642,6 +666,9 @@ async def test_requests_are_counted(site: Site, broker: EmbeddedBroker) -> None:
     await site.fetch("PUT", "/test/journal", b"x")
     await site.fetch("PUT", "/test/none", b"x")
     await site.fetch("GET", "/test/journal")
+    await site.fetch("HEAD", "/test/none")
+    await site.fetch("GET", "/test/journal?offset=99")
+    await site.fetch("POST", "/v1/journals/read", b'{"journal":"test/none"}')
     await site.fetch("POST", "/v1/journals/list", b'{"selector":{"include":{"labels":[{}]}}}')
     _, headers, body, _ = await site.fetch("GET", "/debug/metrics")
     assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -650,6 +677,8 @@ async def test_requests_are_counted(site: Site, broker: EmbeddedBroker) -> None:
     assert f'{completed}{{operation="Append",status="JOURNAL_NOT_FOUND"}} 1' in lines
     assert f'{completed}{{operation="Append",status="ok"}} 1' in lines
     assert f'{completed}{{operation="Read",status="ok"}} 1' in lines
+    assert f'{completed}{{operation="Read",status="JOURNAL_NOT_FOUND"}} 2' in lines
+    assert f'{completed}{{operation="Read",status="OFFSET_NOT_YET_AVAILABLE"}} 1' in lines
     assert f'{completed}{{operation="List",status="<error>"}} 1' in lines
     assert 'gazette_write_head{journal="test/journal"} 1' in lines
 

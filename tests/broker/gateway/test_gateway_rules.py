@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.gateway import answers, json_form, query, target
+from gazette_aio.broker.gateway import answers, json_form, target
 from gazette_aio.broker.gateway.metrics_text import metrics_text
-from gazette_aio.broker.gateway.read_relay import ReadRelay
 
 _ROUTE = pb.Route(
     members=[pb.ProcessSpec.ID(zone="a", suffix="one"), pb.ProcessSpec.ID(zone="b", suffix="two")],
@@ -40,16 +39,11 @@ _FRAGMENT = pb.Fragment(
         ("*", "*", ""),
         ("/%ff", "/\ufffd", ""),
         ("/\udcff", "/\ufffd", ""),
+        ("/%zz/a%2", "/%zz/a%2", ""),
     ],
 )
 def test_targets_are_split_and_unescaped(text: str, path: str, text_query: str) -> None:
     assert target.parse_target(text) == (path, text_query)
-
-
-@pytest.mark.parametrize("text", ["/%", "/%zz", "/a%2"])
-def test_invalid_escapes_are_refused(text: str) -> None:
-    with pytest.raises(target.TargetError, match="invalid URL escape"):
-        target.parse_target(text)
 
 
 @pytest.mark.parametrize(
@@ -69,29 +63,26 @@ def test_invalid_escapes_are_refused(text: str) -> None:
     ],
 )
 def test_unclean_paths_are_redirected(text: str, location: str | None) -> None:
-    assert target.redirect(target.parse_target(text)) == location
+    moved = target.redirect(target.parse_target(text))
+    assert (moved and moved[0]) == location
 
 
 def test_the_page_of_a_redirect_is_escaped() -> None:
-    page = target.redirect_page("/a?\"'<&>", "Why")
-    assert page == '<a href="/a?&#34;&#39;&lt;&amp;&gt;">Why</a>.\n\n'
+    _, page = target.redirect(target.parse_target("//a?\"'<&>")) or ("", "")
+    assert page == ('<a href="/a?&quot;&#x27;&lt;&amp;&gt;">Temporary Redirect</a>.\n\n')
 
 
 @given(st.binary(max_size=60))
 @example(b"/%5cevil.example/..//a")
 def test_any_target_has_a_safe_location(received: bytes) -> None:
-    try:
-        parsed = target.parse_target("/" + received.decode("utf-8", "surrogateescape"))
-    except target.TargetError:
-        return
-    location = target.redirect(parsed)
-    if location is not None:
+    moved = target.redirect(target.parse_target("/" + received.decode("utf-8", "surrogateescape")))
+    if moved is not None:
+        location, _ = moved
         assert location.isascii()
         assert location.isprintable()
         assert location[0] == "/"
         assert location[:2] != "//"
-        path = target.parse_target(location)
-        assert target.redirect(path) is None
+        assert target.redirect(target.parse_target(location)) is None
 
 
 @pytest.mark.parametrize(
@@ -108,39 +99,33 @@ def test_any_target_has_a_safe_location(received: bytes) -> None:
     ],
 )
 def test_queries_of_reads(text: str, offset: int, block: bool) -> None:
-    assert query.parse_read_query(text) == (offset, block)
+    assert target.parse_read_query(text) == (offset, block)
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "named"),
     [
-        ("extra=1", 'schema: invalid path "extra"'),
-        ("offset=foobar", 'schema: error converting value for "offset"'),
-        ("Offset=1_0", 'schema: error converting value for "Offset"'),
-        ("offset=9223372036854775808", 'schema: error converting value for "offset"'),
-        ("block=maybe", 'schema: error converting value for "block"'),
-        ("offset=x&extra=1", 'schema: error converting value for "offset" (and 1 other error)'),
-        ("a=1&b=2&c=3", 'schema: invalid path "a" (and 2 other errors)'),
-        ("offset=%zz", 'invalid URL escape "%zz"'),
-        ("offset=1;block=1", "invalid semicolon separator in query"),
+        ("extra=1", "extra"),
+        ("extra", "extra"),
+        ("offset=foobar", "offset"),
+        ("Offset=1_0", "Offset"),
+        ("offset=9223372036854775808", "offset"),
+        ("block=maybe", "block"),
+        ("offset=%zz", "offset"),
+        ("offset=1;block=1", "offset"),
+        ("extra" * 99, "extra"),
     ],
 )
-def test_invalid_queries_of_reads(text: str, problem: str) -> None:
-    with pytest.raises(query.QueryError) as raised:
-        query.parse_read_query(text)
-    assert str(raised.value) == problem
-
-
-def test_appends_take_no_query() -> None:
-    query.check_append_query("")
-    with pytest.raises(query.QueryError, match='schema: invalid path "offset"'):
-        query.check_append_query("offset=1")
+def test_invalid_queries_of_reads(text: str, named: str) -> None:
+    with pytest.raises(target.QueryError, match=named) as raised:
+        target.parse_read_query(text)
+    assert len(str(raised.value)) < 120
 
 
 @given(st.text(max_size=60))
 def test_any_query_is_parsed_or_refused(text: str) -> None:
-    with contextlib.suppress(query.QueryError):
-        offset, _ = query.parse_read_query(text)
+    with contextlib.suppress(target.QueryError):
+        offset, _ = target.parse_read_query(text)
         assert -(1 << 63) <= offset < 1 << 63
 
 
@@ -214,20 +199,6 @@ def test_values_of_headers_stay_on_one_line() -> None:
     assert answers.header_value("a\r\nSet-Cookie: b\x00é") == "a  Set-Cookie: b  "
 
 
-def test_a_read_ends_with_its_reason() -> None:
-    relay = ReadRelay()
-    assert relay.metadata(pb.ReadResponse(offset=10))  # A jump before the first byte is followed.
-    relay.content(5)
-    assert relay.metadata(pb.ReadResponse(offset=15))
-    assert relay.reason == "broker terminated RPC"
-    assert not relay.metadata(pb.ReadResponse(offset=16))
-    assert relay.reason == "offset jump"
-
-    relay = ReadRelay()
-    assert not relay.metadata(pb.ReadResponse(status=pb.Status.OFFSET_NOT_YET_AVAILABLE))
-    assert relay.reason == "OFFSET_NOT_YET_AVAILABLE"
-
-
 def test_responses_have_all_their_fields_in_json() -> None:
     response = pb.ListResponse(header=pb.Header(etcd=pb.Header.Etcd(cluster_id=1 << 63)))
     journal = response.journals.add()
@@ -299,22 +270,13 @@ def test_a_document_without_known_fields_is_a_request_of_defaults(document: byte
 
 
 @pytest.mark.parametrize(
-    ("document", "problem"),
-    [
-        ("{nope", "invalid character 'n' looking for beginning of object key string"),
-        ("nope", "invalid character 'n' looking for beginning of value"),
-        ('{"a"1', "invalid character '1' after object key"),
-        ('{"a":"\n"', r"invalid character '\n' in string literal"),
-        ("{'", r"invalid character '\'' looking for beginning of object key string"),
-        ("{", "unexpected EOF"),
-        ("[1]", 'json: cannot unmarshal "[1]" into protocol.ReadRequest'),
-        ("[" * 100_000, "exceeded max depth"),
-    ],
+    "document",
+    ["{nope", "nope", '{"a"1', '{"a":"\n"', "{", "[1]", "[" * 100_000, '{"offset": "x"}', '"x"'],
 )
-def test_what_is_no_request_is_told(document: str, problem: str) -> None:
-    with pytest.raises(json_form.JsonError) as raised:
+def test_what_is_no_request_is_told(document: str) -> None:
+    with pytest.raises(json_form.JsonError, match=r"^invalid protocol\.ReadRequest: .") as raised:
         json_form.parse_message(pb.ReadRequest, document.encode())
-    assert str(raised.value) == problem
+    assert len(str(raised.value)) < 600
 
 
 _JSON = st.recursive(
