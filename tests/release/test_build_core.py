@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gazette_aio.message.core import FORM
+
 NATIVE = Path(__file__).parents[2] / "native"
 CARGO = f"""#!{sys.executable}
 import json, pathlib, sys
@@ -160,6 +162,14 @@ def test_concurrent_builds_compile_once(tree: Tree):
     assert tree.calls() == [False, True]
     assert tree.module.read_text() == "first"
     assert list(tree.module.parent.iterdir()) == [tree.module]
+
+
+@pytest.mark.skipif(
+    os.environ.get("GAZETTE_AIO_BUILD_CORE") != "require" or "GAZETTE_AIO_CORE" in os.environ,
+    reason="no core is required",
+)
+def test_required_core_is_used():
+    assert FORM == "native"
 
 
 def test_oldest_rust_is_that_of_the_crate():
