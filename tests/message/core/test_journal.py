@@ -276,6 +276,7 @@ def test_pending_messages_do_not_keep_their_chunks(form):
     for chunk in chunks:
         journal.feed(chunk)
         assert len(delivered(journal)) == 200
+    del chunk
     assert journal.pending_rows == 50
     gc.collect()
     journal.offset  # noqa: B018 - the core releases chunks while it holds the interpreter's lock.
