@@ -27,7 +27,7 @@ class Converter(NamedTuple):
     """Regular expression that matches all convertible texts, and few others."""
 
 
-_VALUE_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+VALUE_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 _DAY = r"-(0\d|1[0-2])-([0-2]\d|3[01])"
 _YEAR = r"\d{4}"
 # Nanoseconds in 64 bits reach from 1677 to 2262, beyond which releases of pyarrow wrap around.
@@ -167,13 +167,13 @@ def convert_values(name: str, values: list[Any], kind: Any, errors: dict[int, Ex
     """
     try:
         return pa.array(values, kind)
-    except _VALUE_ERRORS:
+    except VALUE_ERRORS:
         pass
     good: list[Any] = []
     for row, value in enumerate(values):
         try:
             pa.scalar(value, kind)
-        except _VALUE_ERRORS as error:
+        except VALUE_ERRORS as error:
             errors.setdefault(row, bad_value(name, error))
             good.append(None)
         else:
@@ -193,16 +193,14 @@ def parse_floats(kind: Any) -> Converter:
     return Converter(convert)
 
 
-def check_digits(kind: Any) -> Converter:
-    """Return a converter that refuses decimals of more digits than type `kind` has."""
-    limit = 10 ** (kind.precision - kind.scale)
+def parse_decimals(kind: Any) -> Converter:
+    """Return a converter of numbers' texts, with digits of the scale of `kind`, to that type."""
 
     def convert(column: Any) -> Any:
-        bounds = pc.min_max(column)
-        first, last = bounds["min"].as_py(), bounds["max"].as_py()
-        if first is not None and (first <= -limit or last >= limit):
-            raise ValueError(f"number has more digits than {kind}")
-        return column
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            raise ValueError(f"number has more digits than {kind}") from None
 
     return Converter(convert)
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from gazette_aio.message.columnar.documents.conversion import bad_value
+from gazette_aio.message.columnar.documents.conversion import VALUE_ERRORS, bad_value
 from gazette_aio.message.columnar.pyarrow_api import pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ANY: Final = msgspec.json.Decoder(float_hook=Decimal)
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')  # msgspec takes no such names of members.
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _TOKEN: Final = re.compile(
     r'[ \t\r\n]*(?:(?P<str>"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")'
@@ -35,6 +35,8 @@ _MAX_EXPONENT: Final = 308
 _MAX_DIGITS: Final = 4000  # Of an integer that Python is willing to convert.
 _INFINITY: Final = float("inf")
 _NUMBERS: Final = ("int", "float")
+_VALUE, _NUMBER, _FORM, _TYPE = range(4)
+"""Ranks of errors: of a single value, of any number, of the form of a column, of its type."""
 _FORMS: Final = {"str": "string", "bool": "boolean"}  # As pyarrow names them.
 
 
@@ -71,6 +73,20 @@ class Shape(NamedTuple):
         return cls("object", kind, {field.name: cls.of(field.type) for field in fields})
 
 
+def _hint(shape: Shape) -> Any:
+    """Return a type for msgspec, whose errors of text depend on what's passed over."""
+    if shape.form == "object" and not any(map(_ESCAPED.search, shape.children)):
+        fields = [
+            (f"f{at}", _hint(child) | None, msgspec.field(default=None, name=name))
+            for at, (name, child) in enumerate(shape.children.items())
+        ]
+        return msgspec.defstruct("Document", fields)
+    if shape.form in ("array", "map"):
+        hint = _hint(shape.children["[]"]) | None
+        return list[hint] if shape.form == "array" else dict[str, hint]  # type: ignore[valid-type]
+    return Any
+
+
 class _MalformedError(Exception):
     """The text isn't JSON."""
 
@@ -92,16 +108,15 @@ class Cursor:
         self._names = list(shape.children)
         self._has_maps = has_maps
         self._name = self._names[0]
-        self._faults: dict[int, ValueError] = {}
+        self._faults: dict[tuple[bool, int, int], ValueError] = {}
 
-    def read(self) -> tuple[dict[str, Any], Exception | None]:
-        """Return the members, and an error that's minor to those of their conversion, or None.
-
-        Floats are read as their text, and maps as lists of pairs.
+    def read(self) -> dict[str, Any]:
+        """Return the members. Floats and decimals are texts, and maps are lists of pairs.
 
         Raises:
-            ValueError: A member has several values, or the text isn't JSON.
-            msgspec.DecodeError: A value has another type, or the text isn't JSON.
+            ValueError: A member has several values, a value doesn't fit its type, or the text isn't
+                JSON.
+            msgspec.DecodeError: A value has another form, or the text isn't JSON.
         """
         seen: list[str] = []
         members: dict[str, Any] = {}
@@ -114,6 +129,7 @@ class Cursor:
                 else:
                     self._name = name
                     seen.append(name)
+                    self._faults.pop((False, self._names.index(name), _VALUE), None)
                     members[name] = self._value(shape, f"$.{name}", f"/{name}")
             if _SPACE.fullmatch(self._text, self._at) is None:
                 raise _MalformedError
@@ -123,31 +139,32 @@ class Cursor:
             for name in seen:
                 if seen.count(name) > 1:
                     self._repeat(name)
-            at = min(self._faults, default=None)
-            return members, None if at is None else self._faults[at]
+            if self._faults:
+                raise self._faults[min(self._faults)]
+            return members
         raise self._explain()
 
     def _repeat(self, name: str) -> None:
-        if self._text.count(msgspec.json.encode(name).decode()) > 1:
+        if any(self._text.count(msgspec.json.encode(each).decode()) > 1 for each in self._names):
             raise bad_value(name, "there are several values")
         self._name = name  # Escapes hide one of its names.
-        self._fault(f"Column(/{name}) was specified twice")
+        self._fault(_FORM, f"Column(/{name}) was specified twice")
 
     def _explain(self) -> Exception:
         try:
-            _ANY.decode(self._text)
+            msgspec.json.Decoder(_hint(self._shape), float_hook=Decimal).decode(self._text + "\n")
         except msgspec.DecodeError as error:
             return error
         except (RecursionError, ValueError):
             pass
         return ValueError("text isn't JSON")
 
-    def _fault(self, text: str, place: int | None = None) -> None:
-        """Note an error of the present column, or of the column at a place."""
-        if not self._has_maps:
-            name = self._name if place is None else self._names[0]
-            place = self._names.index(name) if place is None else place
-            self._faults.setdefault(place, bad_value(name, text))
+    def _fault(self, rank: int, text: object) -> None:
+        """Note an error of the present column. That of the lowest rank is raised in the end."""
+        if rank == _VALUE or not self._has_maps:
+            name = self._names[0] if rank == _NUMBER else self._name
+            place = -1 if rank == _NUMBER else self._names.index(name)
+            self._faults.setdefault((rank > _VALUE, place, rank), bad_value(name, text))
 
     def _token(self) -> re.Match[str]:
         token = _TOKEN.match(self._text, self._at)
@@ -157,7 +174,7 @@ class Cursor:
         if token.lastgroup == "constant" and self._has_maps:
             raise ValueError("text isn't JSON")
         if _is_too_big(token):
-            self._fault("Number too big to be stored in double.", -1)
+            self._fault(_NUMBER, "Number too big to be stored in double.")
         return token
 
     def _takes(self, text: str) -> bool:
@@ -228,15 +245,20 @@ class Cursor:
         if got == "null":
             return None
         if got == "constant":
-            self._fault(_constant(shape, token[got], place))
+            if shape.form == "float":
+                return "inf"  # Its column refuses infinity.
+            self._fault(*_constant(shape, token[got], place))
             return None
         if got in _NUMBERS and self._is_out_of_range(token, shape.form):
             raise msgspec.ValidationError(f"Number out of range - at `{path}`")
         form = "object" if shape.form == "map" else shape.form
+        text = _plain(token[got]) if got == "str" else token[got]
         fits = got == form or (form == "float" and got == "int")
         if not fits and not (form == "decimal" and got in ("str", *_NUMBERS)):
+            if got == "int" and not -(1 << 63) <= int(text[:_MAX_DIGITS]) < 1 << 64:
+                got = "float"
             raise msgspec.ValidationError(f"Expected `{form} | null`, got `{got}` - at `{path}`")
-        text, is_nested = token[got], place.count("/") > 1
+        is_nested = place.count("/") > 1
         match shape.form:
             case "bool":
                 return text == "true"
@@ -245,10 +267,9 @@ class Cursor:
             case "float":
                 return text
             case "decimal":
-                text = _plain(text) if got == "str" else text
                 return self._decimal(text, shape.kind, path, is_nested=is_nested)
             case "str":
-                return _plain(text)
+                return text
             case "array":
                 item = shape.children["[]"]
                 return [
@@ -273,41 +294,47 @@ class Cursor:
                 self._skip()
                 continue
             if name in members:
-                self._fault(f"Column({place}/{name}) was specified twice")
+                self._fault(_FORM, f"Column({place}/{name}) was specified twice")
             members[name] = self._value(child, f"{path}.{name}", f"{place}/{name}")
         return members
 
+    def _fits(self, value: Any, kind: Any) -> bool:
+        """Tell whether a value has a type, and note an error if not."""
+        try:
+            pa.scalar(value, kind)
+        except VALUE_ERRORS as error:
+            self._fault(_VALUE, error)
+            return False
+        return True
+
     def _integer(self, text: str, kind: Any, *, is_nested: bool) -> int | None:
         value = int(text[:_MAX_DIGITS])
-        if self._has_maps:
-            return value
-        is_unsigned = pa.types.is_unsigned_integer(kind)
-        bits: int = kind.bit_width - (not is_unsigned)
-        lowest = 0 if is_unsigned else -(1 << bits)
-        if (text == "-0" and is_unsigned) or (is_nested and not lowest <= value < 1 << bits):
-            self._fault(f"Failed to convert JSON to {kind}, couldn't parse:{text}")
-            return None
-        return value
+        if self._has_maps or not is_nested:
+            fits = self._fits(value, kind)
+        else:
+            is_unsigned = pa.types.is_unsigned_integer(kind)
+            bits: int = kind.bit_width - (not is_unsigned)
+            fits = (0 if is_unsigned else -(1 << bits)) <= value < 1 << bits
+        if not fits or (text == "-0" and pa.types.is_unsigned_integer(kind)):
+            self._fault(_TYPE, f"Failed to convert JSON to {kind}, couldn't parse:{text}")
+        return value if fits else None
 
-    def _decimal(self, text: str, kind: Any, path: str, *, is_nested: bool) -> Decimal | None:
+    def _decimal(self, text: str, kind: Any, path: str, *, is_nested: bool) -> str | None:
         try:
             value = Decimal(text)
         except InvalidOperation:
             value = None
         if value is None:
             raise msgspec.ValidationError(f"Invalid decimal string - at `{path}`")
-        if self._has_maps:
-            return value
-        reason = _misfit(text, kind)
-        if reason is None:
-            value = value.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE)
-            if len(value.as_tuple().digits) > kind.precision:
-                value, reason = None, f"number has more digits than {kind}"
-        elif is_nested:
-            value = None
+        reason = None if self._has_maps else _misfit(text, kind)
         if reason is not None:
-            self._fault(reason)
-        return value
+            self._fault(_TYPE, reason)
+        if self._has_maps or (reason is not None and not is_nested):
+            fits = self._fits(value, kind)
+            reason = None if fits else "it doesn't"
+        if reason is not None:
+            return None
+        return f"{value.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE):f}"
 
     def _is_out_of_range(self, token: re.Match[str], form: str) -> bool:
         """Tell whether a number is infinite, unless the columns of a form find that themselves."""
@@ -334,16 +361,14 @@ def _plain(quoted: str) -> str:
     return content
 
 
-def _constant(shape: Shape, text: str, place: str) -> str:
-    """Return why a column can't hold NaN or infinity."""
-    if shape.form == "float":
-        return "number is not finite"
+def _constant(shape: Shape, text: str, place: str) -> tuple[int, str]:
+    """Return the rank and the text of an error: a column can't hold NaN or infinity."""
     if shape.form == "int":
-        return f"Failed to convert JSON to {shape.kind}, couldn't parse:{text}"
+        return _TYPE, f"Failed to convert JSON to {shape.kind}, couldn't parse:{text}"
     if shape.form == "decimal":
-        return _not_decimal(text, shape.kind)
+        return _TYPE, _not_decimal(text, shape.kind)
     form = _FORMS.get(shape.form, shape.form)
-    return f"Column({place}) changed from {form} to number"
+    return _FORM, f"Column({place}) changed from {form} to number"
 
 
 def _not_decimal(text: str, kind: Any) -> str:

@@ -10,12 +10,12 @@ from gazette_aio.message.columnar.documents.conversion import (
     Converter,
     Parsed,
     cast_to,
-    check_digits,
     convert_elements,
     convert_entries,
     convert_fields,
     is_text,
     is_text_dictionary,
+    parse_decimals,
     parse_floats,
     parse_keys,
     parse_texts,
@@ -99,7 +99,7 @@ def _reading_of(kind: Any, *, in_core: bool) -> tuple[Any, Converter | None]:
     if is_text(kind) or types.is_boolean(kind) or types.is_integer(kind):
         return kind, None
     if types.is_decimal128(kind) or types.is_decimal256(kind):
-        return kind, None if in_core else check_digits(kind)
+        return (kind, None) if in_core else (pa.string(), parse_decimals(kind))
     if types.is_float32(kind) or types.is_float64(kind):
         return (kind, None) if in_core else (pa.string(), parse_floats(kind))
     if in_core and (types.is_timestamp(kind) or types.is_date(kind)):

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from gazette_aio.message.columnar.documents.conversion import convert_values
 from gazette_aio.message.columnar.documents.json_cursor import Cursor, Shape
 from gazette_aio.message.columnar.pyarrow_api import pa
 
@@ -45,24 +44,18 @@ class RowReader:
             texts.append(text)
         columns: list[Any] = [None] * len(self._fields)
         for has_maps, places, shape in self._groups:
-            minor: dict[int, Exception] = {}
             rows: list[dict[str, Any]] = []
             for row, text in enumerate(texts):
                 rows.append({})
                 if text is None or row in errors:
                     continue
                 try:
-                    rows[row], fault = Cursor(text, shape, has_maps=has_maps).read()
+                    rows[row] = Cursor(text, shape, has_maps=has_maps).read()
                 except (ValueError, msgspec.DecodeError) as error:
                     errors[row] = error
-                else:
-                    if fault is not None:
-                        minor[row] = fault
             for place in places:
-                name = self._fields[place].name
-                values = [members.get(name) for members in rows]
-                columns[place] = convert_values(name, values, self._kinds[place], errors)
-            errors |= {row: error for row, error in minor.items() if row not in errors}
+                values = [members.get(self._fields[place].name) for members in rows]
+                columns[place] = pa.array(values, self._kinds[place])
         return columns
 
 
@@ -88,7 +81,7 @@ def _text_of(document: bytes) -> str | Exception | None:
             return ValueError(f"document is not an object but {found}")
         if b"\0" in document:
             return ValueError("there's a zero byte")
-        return document.decode()
+        return stripped.decode()
     except UnicodeDecodeError:
         return ValueError("text isn't UTF-8")
     except (msgspec.DecodeError, RecursionError) as error:
