@@ -61,6 +61,9 @@ if TYPE_CHECKING:
             ...
 
 
+_MAX_DEPTH = 64  # Of columns within columns. The core takes no more.
+
+
 class Decoded(NamedTuple):
     """Columns of the documents of some rows, and errors of the others."""
 
@@ -171,7 +174,9 @@ def _check_names(names: list[str]) -> None:
             raise ConfigurationError(f"there's more than one column {name!r}")
 
 
-def _check_nested(name: str, kind: Any) -> None:
+def _check_nested(name: str, kind: Any, depth: int = 0) -> None:
+    if depth > _MAX_DEPTH:
+        raise ConfigurationError(f"column {name!r} has more than {_MAX_DEPTH} levels")
     if not pa.types.is_nested(kind):
         return
     if pa.types.is_map(kind):
@@ -181,4 +186,4 @@ def _check_nested(name: str, kind: Any) -> None:
     if pa.types.is_struct(kind):
         _check_names([child.name for child in children])
     for child in children:
-        _check_nested(name, child.type)
+        _check_nested(name, child.type, depth + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from decimal import Context, Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -35,9 +35,19 @@ _MAX_EXPONENT: Final = 308
 _MAX_DIGITS: Final = 4000  # Of an integer that Python is willing to convert.
 _INFINITY: Final = float("inf")
 _NUMBERS: Final = ("int", "float")
-_VALUE, _NUMBER, _FORM, _TYPE = range(4)
-"""Ranks of errors: of a single value, of any number, of the form of a column, of its type."""
-_FORMS: Final = {"str": "string", "bool": "boolean"}  # As pyarrow names them.
+_NUMBER, _FORM, _TYPE = range(3)
+"""Ranks of errors: of any number, of the form of a value, of its type."""
+_FORMS: Final = {  # Those of tokens that are values of a form.
+    "bool": ("bool",),
+    "int": ("int",),
+    "float": ("int", "float"),
+    "decimal": ("int", "float", "str"),
+    "str": ("str",),
+    "array": ("array",),
+    "object": ("object",),
+    "map": ("object",),
+}
+_PYARROW_FORMS: Final = {"str": "string", "bool": "boolean"}
 
 
 class Shape(NamedTuple):
@@ -108,7 +118,8 @@ class Cursor:
         self._names = list(shape.children)
         self._has_maps = has_maps
         self._name = self._names[0]
-        self._faults: dict[tuple[bool, int, int], ValueError] = {}
+        self._faults: dict[tuple[int, int], ValueError] = {}
+        self._has_misfits = False
 
     def read(self) -> dict[str, Any]:
         """Return the members. Floats and decimals are texts, and maps are lists of pairs.
@@ -129,7 +140,6 @@ class Cursor:
                 else:
                     self._name = name
                     seen.append(name)
-                    self._faults.pop((False, self._names.index(name), _VALUE), None)
                     members[name] = self._value(shape, f"$.{name}", f"/{name}")
             if _SPACE.fullmatch(self._text, self._at) is None:
                 raise _MalformedError
@@ -139,6 +149,9 @@ class Cursor:
             for name in seen:
                 if seen.count(name) > 1:
                     self._repeat(name)
+            for name in self._names if self._has_misfits else ():
+                if (error := _misfit_of(members.get(name))) is not None:
+                    raise bad_value(name, error)
             if self._faults:
                 raise self._faults[min(self._faults)]
             return members
@@ -160,11 +173,11 @@ class Cursor:
         return ValueError("text isn't JSON")
 
     def _fault(self, rank: int, text: object) -> None:
-        """Note an error of the present column. That of the lowest rank is raised in the end."""
-        if rank == _VALUE or not self._has_maps:
+        """Note an error of the present column. That of the first column is raised in the end."""
+        if not self._has_maps:
             name = self._names[0] if rank == _NUMBER else self._name
             place = -1 if rank == _NUMBER else self._names.index(name)
-            self._faults.setdefault((rank > _VALUE, place, rank), bad_value(name, text))
+            self._faults.setdefault((place, rank), bad_value(name, text))
 
     def _token(self) -> re.Match[str]:
         token = _TOKEN.match(self._text, self._at)
@@ -249,89 +262,86 @@ class Cursor:
                 return "inf"  # Its column refuses infinity.
             self._fault(*_constant(shape, token[got], place))
             return None
-        if got in _NUMBERS and self._is_out_of_range(token, shape.form):
-            raise msgspec.ValidationError(f"Number out of range - at `{path}`")
-        form = "object" if shape.form == "map" else shape.form
         text = _plain(token[got]) if got == "str" else token[got]
-        fits = got == form or (form == "float" and got == "int")
-        if not fits and not (form == "decimal" and got in ("str", *_NUMBERS)):
-            if got == "int" and not -(1 << 63) <= int(text[:_MAX_DIGITS]) < 1 << 64:
-                got = "float"
-            raise msgspec.ValidationError(f"Expected `{form} | null`, got `{got}` - at `{path}`")
+        self._check_form(shape, token, text, path)
         is_nested = place.count("/") > 1
         match shape.form:
-            case "bool":
-                return text == "true"
             case "int":
                 return self._integer(text, shape.kind, is_nested=is_nested)
-            case "float":
-                return text
             case "decimal":
                 return self._decimal(text, shape.kind, path, is_nested=is_nested)
-            case "str":
-                return text
             case "array":
                 item = shape.children["[]"]
                 return [
                     self._value(item, f"{path}[{index}]", f"{place}/[]")
                     for index in self._elements("]")
                 ]
-            case "map":
-                item = shape.children["[]"]
-                entries: dict[str, Any] = {}
-                for _ in self._elements("}"):
-                    name = self._member()
-                    entries[name] = self._value(item, f"{path}[...]", f"{place}/[]")
-                return list(entries.items())
-            case _:
+            case "map" | "object":
                 return self._object(shape, path, place)
+            case form:
+                return text == "true" if form == "bool" else text
 
-    def _object(self, shape: Shape, path: str, place: str) -> dict[str, Any]:
+    def _check_form(self, shape: Shape, token: re.Match[str], text: str, path: str) -> None:
+        form, got = shape.form, token.lastgroup
+        if got in _NUMBERS and self._is_out_of_range(token, form):
+            raise msgspec.ValidationError(f"Number out of range - at `{path}`")
+        if got not in _FORMS[form]:
+            if got == "int" and not -(1 << 63) <= int(text[:_MAX_DIGITS]) < 1 << 64:
+                got = "float"
+            want = "object" if form == "map" else form
+            raise msgspec.ValidationError(f"Expected `{want} | null`, got `{got}` - at `{path}`")
+
+    def _object(self, shape: Shape, path: str, place: str) -> Any:
         members: dict[str, Any] = {}
+        is_map = shape.form == "map"
         for _ in self._elements("}"):
             name = self._member()
-            if (child := shape.children.get(name)) is None:
+            child = shape.children.get("[]" if is_map else name)
+            if child is None:
                 self._skip()
                 continue
             if name in members:
                 self._fault(_FORM, f"Column({place}/{name}) was specified twice")
-            members[name] = self._value(child, f"{path}.{name}", f"{place}/{name}")
-        return members
+            inner = f"{path}[...]" if is_map else f"{path}.{name}"
+            members[name] = self._value(child, inner, f"{place}/{name}")
+        return list(members.items()) if is_map else members
 
-    def _fits(self, value: Any, kind: Any) -> bool:
-        """Tell whether a value has a type, and note an error if not."""
+    def _misfit(self, value: Any, kind: Any) -> Exception | None:
+        """Return the error of a value that a type doesn't hold, or None."""
         try:
             pa.scalar(value, kind)
         except VALUE_ERRORS as error:
-            self._fault(_VALUE, error)
-            return False
-        return True
+            self._has_misfits = True
+            return error.with_traceback(None)
+        return None
 
-    def _integer(self, text: str, kind: Any, *, is_nested: bool) -> int | None:
+    def _integer(self, text: str, kind: Any, *, is_nested: bool) -> int | Exception | None:
         value = int(text[:_MAX_DIGITS])
-        if self._has_maps or not is_nested:
-            fits = self._fits(value, kind)
-        else:
-            is_unsigned = pa.types.is_unsigned_integer(kind)
-            bits: int = kind.bit_width - (not is_unsigned)
-            fits = (0 if is_unsigned else -(1 << bits)) <= value < 1 << bits
-        if not fits or (text == "-0" and pa.types.is_unsigned_integer(kind)):
+        is_unsigned = pa.types.is_unsigned_integer(kind)
+        bits: int = kind.bit_width - (not is_unsigned)
+        fits = (0 if is_unsigned else -(1 << bits)) <= value < 1 << bits
+        if not fits and (self._has_maps or not is_nested):
+            return self._misfit(value, kind)
+        if not fits or (text == "-0" and is_unsigned):
             self._fault(_TYPE, f"Failed to convert JSON to {kind}, couldn't parse:{text}")
         return value if fits else None
 
-    def _decimal(self, text: str, kind: Any, path: str, *, is_nested: bool) -> str | None:
+    def _decimal(
+        self, text: str, kind: Any, path: str, *, is_nested: bool
+    ) -> str | Exception | None:
         try:
             value = Decimal(text)
         except InvalidOperation:
             value = None
         if value is None:
             raise msgspec.ValidationError(f"Invalid decimal string - at `{path}`")
-        reason = None if self._has_maps else _misfit(text, kind)
+        reason = None if self._has_maps else _why_no_decimal(text, kind)
         if reason is not None:
             self._fault(_TYPE, reason)
         if self._has_maps or (reason is not None and not is_nested):
-            fits = self._fits(value, kind)
-            reason = None if fits else "it doesn't"
+            misfit = self._misfit(value, kind)
+            if misfit is not None:
+                return misfit
         if reason is not None:
             return None
         return f"{value.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE):f}"
@@ -361,13 +371,25 @@ def _plain(quoted: str) -> str:
     return content
 
 
+def _misfit_of(value: Any) -> Exception | None:
+    """Return the first error within a value, where it's in place of a value that didn't fit."""
+    if isinstance(value, Exception):
+        return value
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner += cast("dict[str, Any]", value).values()
+    elif isinstance(value, list | tuple):
+        inner += cast("list[Any]", value)
+    return next((error for each in inner if (error := _misfit_of(each)) is not None), None)
+
+
 def _constant(shape: Shape, text: str, place: str) -> tuple[int, str]:
     """Return the rank and the text of an error: a column can't hold NaN or infinity."""
     if shape.form == "int":
         return _TYPE, f"Failed to convert JSON to {shape.kind}, couldn't parse:{text}"
     if shape.form == "decimal":
         return _TYPE, _not_decimal(text, shape.kind)
-    form = _FORMS.get(shape.form, shape.form)
+    form = _PYARROW_FORMS.get(shape.form, shape.form)
     return _FORM, f"Column({place}) changed from {form} to number"
 
 
@@ -375,7 +397,7 @@ def _not_decimal(text: str, kind: Any) -> str:
     return f"The string '{text}' is not a valid decimal{kind.bit_width} number"
 
 
-def _misfit(text: str, kind: Any) -> str | None:
+def _why_no_decimal(text: str, kind: Any) -> str | None:
     """Return why a number doesn't fit a type of decimals, unless it only has too many digits."""
     match = _DECIMAL.fullmatch(text)
     if match is None:

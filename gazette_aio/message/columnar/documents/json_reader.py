@@ -46,14 +46,13 @@ class JSONReader:
 
     def __init__(self, fields: list[Any], *, threads: int) -> None:
         self._threads = threads
-        core, single = ([_reading(f, in_core=flag) for f in fields] for flag in (True, False))
+        core = [_reading(field, in_core=True) for field in fields]
         self._kinds = [kind for kind, _ in core]
         self._converters = [converter for _, converter in core]
-        self._row_converters = [converter for _, converter in single]
+        self._schema = Schema([_spec(f.name, k) for f, k in zip(fields, self._kinds, strict=True)])
+        single = [_reading(field, in_core=False) for field in fields]
         self._rows = RowReader(fields, [kind for kind, _ in single])
-        self._schema = Schema(
-            [_spec(f.name, kind) for f, (kind, _) in zip(fields, core, strict=True)]
-        )
+        self._row_converters = [converter for _, converter in single]
 
     def read(self, messages: Messages) -> list[Parsed]:
         """Return the columns of documents; of those apart that the core leaves out."""
