@@ -99,7 +99,8 @@ class JSONAdapter(Generic[T]):
         stamper = Stamper(self._head, self._after, producer, flags)
         line, is_line = stamper.line, suffix == b"\n"
         encode, has_top_member = self._encode, self._has_top_member
-        check_floats, all_finite = self._check_floats, self._all_finite
+        # The encoder writes floats that aren't finite as null.
+        nulls, all_finite = not self._check_floats, self._all_finite
 
         def encode_stamped(message: T, clock: int) -> bytes:
             if has_top_member is None or not has_top_member(message):
@@ -107,10 +108,11 @@ class JSONAdapter(Generic[T]):
                     document = encode(message)
                 except ENCODING_ERRORS:
                     document = b""  # `_split()` says why.
-                if not check_floats or _NULL not in document or all_finite((message,)):
-                    stamped = line(document, clock)
-                    if stamped is not None:
-                        return stamped if is_line else stamped[:-1] + suffix
+                stamped = line(document, clock, nulls)
+                if stamped is None and not nulls and all_finite((message,)):
+                    stamped = line(document, clock, True)  # noqa: FBT003
+                if stamped is not None:
+                    return stamped if is_line else stamped[:-1] + suffix
             head, rest = self._split(message)
             return b"".join((head, stamper.uuid(clock), rest, suffix))
 
@@ -124,13 +126,13 @@ class JSONAdapter(Generic[T]):
             lines = self._encode_lines(messages)
         except ENCODING_ERRORS:
             return None  # `split()` says which one, and why.
-        # Members of msgspec.Raw may hold newlines.
-        if count_objects(lines) != len(messages) or (
-            self._has_top_member is not None and self._may_hold_uuid(lines)
-        ):
+        if self._has_top_member is not None and self._may_hold_uuid(lines):
             return None
-        if self._check_floats and _NULL in lines and not self._all_finite(messages):
-            return None
+        count = count_objects(lines, not self._check_floats)
+        if count is None and self._check_floats and self._all_finite(messages):
+            count = count_objects(lines, True)  # noqa: FBT003
+        if count != len(messages):
+            return None  # Members of msgspec.Raw may hold newlines.
         return Lines(self._head, self._after, lines, len(messages))
 
     def split(self, messages: Sequence[T]) -> SplitMessages:

@@ -9,13 +9,17 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList};
 
 use crate::rows::{self, Column, Description};
-use crate::stamp::{self, count_objects};
+use crate::stamp::{self, count_objects, may_hold_null};
 use crate::uuid::Writer;
 
-/// Returns the number of lines of objects with members; None if one is something else.
+/// Returns the number of lines of objects with members; None if one is something else, or if
+/// `null` is there without `nulls`.
 #[pyfunction]
 #[pyo3(name = "count_objects")]
-pub fn count(lines: &[u8]) -> Option<usize> {
+pub fn count(lines: &[u8], nulls: bool) -> Option<usize> {
+    if !nulls && may_hold_null(lines) {
+        return None;
+    }
     count_objects(lines)
 }
 
@@ -44,14 +48,19 @@ impl Stamper {
         PyBytes::new(py, &uuid)
     }
 
-    /// Returns a stamped line; None if the document isn't an object with members, on one line.
+    /// Returns a stamped line; None if the document isn't an object with members, on one line, or if
+    /// `null` is there without `nulls`.
     fn line<'py>(
         &self,
         py: Python<'py>,
         document: Cow<'_, [u8]>,
         clock: u64,
+        nulls: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        if !document.starts_with(b"{\"") || memchr(b'\n', &document).is_some() {
+        if !document.starts_with(b"{\"")
+            || memchr(b'\n', &document).is_some()
+            || !nulls && may_hold_null(&document)
+        {
             return Ok(None);
         }
         PyBytes::new_with(py, self.0.size(document.len(), 1) + 1, |place| {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -50,25 +51,34 @@ def test_lines_have_uuids_of_consecutive_clocks(first: int, step: int, count: in
 
     stamped = stamper.lines(lines, first, step)
 
-    assert count_objects(lines) == count
+    assert count_objects(lines, False) == count
     wanted = [
         b'{"uuid":"%b","n":%d}\n' % (str(uuid).encode(), n)
         for n, uuid in enumerate(uuids(first, step, count))
     ]
     assert stamped == b"".join(wanted)
     numbers = [(first + n * step) % 2**64 for n in range(count)]
-    assert list(map(stamper.line, documents, numbers)) == wanted
+    assert list(map(stamper.line, documents, numbers, repeat(False))) == wanted
 
 
 @pytest.mark.parametrize("line", [b"{}", b"[1]", b"", b"7", b' {"a":1}'])
 def test_other_lines_are_not_objects_with_members(line: bytes) -> None:
-    assert count_objects(b'{"a":1}\n' + line + b"\n") is None
-    assert Stamper(b"", b"", PRODUCER, 0).line(line, 1) is None
+    assert count_objects(b'{"a":1}\n' + line + b"\n", True) is None
+    assert Stamper(b"", b"", PRODUCER, 0).line(line, 1, True) is None
 
 
 def test_a_line_ends_with_a_newline() -> None:
-    assert count_objects(b'{"a":1}\n{"b":2}') is None
-    assert Stamper(b"", b"", PRODUCER, 0).line(b'{"a":\n1}', 1) is None
+    assert count_objects(b'{"a":1}\n{"b":2}', True) is None
+    assert Stamper(b"", b"", PRODUCER, 0).line(b'{"a":\n1}', 1, True) is None
+
+
+def test_nulls_are_refused_or_not() -> None:
+    line = Stamper(b"{", b",", PRODUCER, 0).line
+    for document in (b'{"a":null}', b'{"a":"null"}'):
+        assert count_objects(document + b"\n", False) is None
+        assert count_objects(document + b"\n", True) == 1
+        assert line(document, 1, False) is None
+        assert line(document, 1, True) is not None
 
 
 def singles() -> list[float]:

@@ -56,9 +56,13 @@ class Stamper:
         word = _pack(low >> 4)
         return (hexlify(word) if self._text else word) + self._tail
 
-    def line(self, document: bytes, clock: int) -> bytes | None:
-        """Return a stamped line; None if the document isn't an object with members, on one line."""
-        if document[:2] != b'{"' or b"\n" in document:
+    def line(self, document: bytes, clock: int, nulls: bool) -> bytes | None:  # noqa: FBT001
+        """Return a stamped line.
+
+        None if the document isn't an object with members, on one line, or if `null` is there
+        without `nulls`.
+        """
+        if document[:2] != b'{"' or b"\n" in document or not (nulls or b"null" not in document):
             return None
         return b"".join((self._head, self.uuid(clock), self._after, document[1:], b"\n"))
 
@@ -80,8 +84,13 @@ class Stamper:
         ]
 
 
-def count_objects(lines: bytes) -> int | None:
-    """Return the number of lines of objects with members; None if one is something else."""
+def count_objects(lines: bytes, nulls: bool) -> int | None:  # noqa: FBT001
+    """Return the number of lines of objects with members.
+
+    None if one is something else, or if `null` is there without `nulls`.
+    """
+    if not nulls and b"null" in lines:
+        return None
     split = lines.split(b"\n")
     if split.pop() or not all(line.startswith(b'{"') for line in split):
         return None
