@@ -610,7 +610,7 @@ async def test_the_gateway_has_the_same_rules(
         control.once("append", fail=("RESOURCE_EXHAUSTED", "slow down"))
         assert await asyncio.to_thread(call, "PUT", b"x") == (429, b"slow down\n")
         control.cut("append", at="after_commit")
-        assert (await asyncio.to_thread(call, "PUT", b"hello"))[0] == 500
+        assert (await asyncio.to_thread(call, "PUT", b"hello"))[0] == 503
         assert seen.hits == 2
     control.once("read", status=pb.Status.JOURNAL_NOT_FOUND)
     assert await asyncio.to_thread(call, "GET") == (404, b"JOURNAL_NOT_FOUND\n")

@@ -32,10 +32,6 @@ class JournalLife:
         """The present spec."""
         return self.item.spec
 
-    def uses(self, url: str) -> bool:
-        """Return whether the journal is served, and its spec has the store of a URL."""
-        return not self.closed and url in self.spec.fragment.stores
-
     @property
     def first_store(self) -> str:
         """The store which fragments are written to, or an empty text."""

@@ -143,7 +143,7 @@ class Persister:
         # system may have given the number to another file.
         files = self._runtime.files
         own = dataclasses.replace(local, content=ContentFile(files, local.content.path))
-        mod_time, written = await handle.run(self._life, _write, path, own, handle.workers)
+        mod_time, written = await handle.run(_write, path, own, handle.workers)
         if url not in self._life.spec.fragment.stores:
             return  # Nobody looks for it there any more: it goes to the store which is next.
         # Invariant: fragments are marked in order, each before it counts as persisted. Otherwise a

@@ -158,7 +158,7 @@ class StoreListing:
             for url in urls:
                 handle = runtime.stores.get(url)
                 # The thread also builds the set: a journal may have very many fragments.
-                count = await handle.run(self._life, _list, name, nested, listed, handle.workers)
+                count = await handle.run(_list, name, nested, listed, handle.workers)
                 runtime.metrics.store_list_items += count
         except (OSError, pb.GazetteError) as error:
             self._error = os_error_text(error) if isinstance(error, OSError) else str(error)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.stores.health import check_store, probe_delete
 from gazette_aio.broker.stores.verified import VerifiedFiles
+from gazette_aio.protocol.url import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,26 +49,6 @@ class _Check(NamedTuple):
     ended: asyncio.Event
 
 
-class StoreUser(Protocol):
-    """A journal that uses stores."""
-
-    @property
-    def name(self) -> str:
-        """Name of the journal."""
-        ...
-
-    def uses(self, url: str) -> bool:
-        """Return whether the journal is served, and its spec has the store of a URL."""
-        ...
-
-
-class _Failing(NamedTuple):
-    """A failure of one kind of operation, of a journal or of all."""
-
-    problem: str
-    user: StoreUser | None
-
-
 class StoreHandle:
     """The store of a URL, or the reason why it can't be used, with its health and threads.
 
@@ -80,7 +61,6 @@ class StoreHandle:
         checkers: Threads for checks of its health.
         clock: Clock of checks.
         is_remote: Whether operations on the store go over a network.
-        name: Name of the store in the log, without secrets. Empty if its failures aren't logged.
     """
 
     def __init__(
@@ -94,12 +74,13 @@ class StoreHandle:
         metrics: BrokerMetrics,
         clock: ManualClock,
         is_remote: bool,
-        name: str,
     ) -> None:
-        self._url = url
-        self.name = name
-        """Name of the store in the log."""
-        self._failing: dict[tuple[str, str], _Failing] = {}
+        self.name = redacted(url)
+        """Name of the store in the log, without secrets."""
+        self.used_at: float | None = None
+        """Time of the latest use by a journal; None is only a use by clients. They receive the
+        errors of such a store, which aren't logged."""
+        self._failing: dict[str, str] = {}
         self.store = store
         self.workers = workers
         self.is_remote = is_remote
@@ -141,12 +122,10 @@ class StoreHandle:
     @property
     def problem(self) -> str:
         """Error of an operation that fails and is retried, or an empty text."""
-        self._forget()
-        return next((each.problem for each in self._failing.values()), "")
+        return next(iter(self._failing.values()), "")
 
     async def run(
         self,
-        user: StoreUser,
         function: Callable[Concatenate[FragmentStore, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -154,8 +133,7 @@ class StoreHandle:
         """Call a function of the store in one of its threads, and return its result.
 
         Args:
-            user: Journal of the operation. A failure counts until the journal's next success.
-            function: The operation.
+            function: The operation. A failure counts until its next success, of any journal.
             args: Arguments of the operation after the store.
             kwargs: Named arguments of the operation.
 
@@ -165,32 +143,24 @@ class StoreHandle:
         Cancellation: safe — a call of a remote store may continue in its thread; its result is
         dropped. A call of a local store is awaited, unless the broker stops.
         """
-        kind = function.__name__
         try:
             result = await self.workers.run(function, self.require(), *args, **kwargs)
         except (OSError, pb.StoreError) as error:
             if not self.workers.stopping.is_set():
                 text = os_error_text(error) if isinstance(error, OSError) else str(error)
-                self._note(kind, text, user)
+                self._note(function.__name__, text)
             raise
-        self._note(kind, "", user)
+        self._note(function.__name__, "")
         return result
 
-    def _note(self, kind: str, problem: str, user: StoreUser | None = None) -> None:
-        """Record the outcome of an operation. Only the first failure and the recovery are logged.
-
-        The store works again when each journal that failed has succeeded, or no longer uses it.
-        """
-        if not problem and not self._failing:
-            return
+    def _note(self, kind: str, problem: str) -> None:
+        """Record the outcome of an operation. The first failure and the recovery are logged."""
         had_failed = bool(self._failing)
-        key = kind, user.name if user is not None else ""
         if problem:
-            self._failing[key] = _Failing(problem, user)
+            self._failing[kind] = problem
         else:
-            self._failing.pop(key, None)
-        self._forget()
-        if bool(self._failing) == had_failed or not self.name:
+            self._failing.pop(kind, None)
+        if bool(self._failing) == had_failed or self.used_at is None:
             return
         extra = {"store": self.name}
         if problem:
@@ -198,12 +168,6 @@ class StoreHandle:
             _logger.warning(text, self.name, problem, extra=extra)
         else:
             _logger.warning("fragment store %s works again", self.name, extra=extra)
-
-    def _forget(self) -> None:
-        """Forget failures of journals that no longer use the store, since nothing retries them."""
-        for key, failing in list(self._failing.items()):
-            if failing.user is not None and not failing.user.uses(self._url):
-                del self._failing[key]
 
     async def check(self) -> str:
         """Check the store if a check is due, and return why it's unhealthy, or an empty text.

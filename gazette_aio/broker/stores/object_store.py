@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
-import logging
 import threading
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.stores import object_config
 from gazette_aio.broker.stores.fragment_store import Listed, StoreAccessError
-from gazette_aio.broker.stores.raw_listing import list_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore as Client
-
-_logger = logging.getLogger(__name__)
 
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
@@ -47,7 +43,6 @@ class ObjectFragmentStore:
         self._container = object_config.container_prefix(self._parsed)
         self._open_client = open_client
         self._opened: Client | None = None
-        self._has_odd_keys = False
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -102,41 +97,21 @@ class ObjectFragmentStore:
         return _ObjectFile(self, self._key(path))
 
     def list(self, prefix: str, *, skip: frozenset[str] = frozenset()) -> Iterator[Listed]:
-        """List all objects below a directory, including objects whose keys can't be opened."""
+        """List all objects below a directory. A key that isn't a path fails the listing."""
+        import obstore  # noqa: PLC0415
+
         directory = self._key(prefix)
         start = len(directory) + 1 if directory else 0
-        for key, mod_time in self._keys(directory):
-            path = key[start:]
-            # Keys that end in a slash stand for a directory.
-            if path and not path.endswith("/") and not _is_skipped(path, skip):
-                yield Listed(path, mod_time)
-
-    def _keys(self, directory: str) -> Iterator[tuple[str, int]]:
-        import obstore  # noqa: PLC0415
-        from obstore.exceptions import InvalidPathError  # noqa: PLC0415
-        from obstore.store import S3Store  # noqa: PLC0415
-
         with self._client() as client:
-            try:
-                # The stubs of the library have a further type of results, of a package that isn't
-                # installed.
-                chunks = obstore.list(  # pyright: ignore[reportUnknownMemberType]
-                    client, directory, chunk_size=_LIST_CHUNK
-                )
-                for chunk in chunks:
-                    for meta in chunk:
-                        yield meta["path"], int(meta["last_modified"].timestamp())
-            except InvalidPathError as error:
-                if not isinstance(client, S3Store):
-                    raise
-                if not self._has_odd_keys:
-                    self._has_odd_keys = True
-                    _logger.warning(
-                        "a bucket has keys which can't be those of fragments",
-                        extra={"store": repr(self), "error": object_config.error_text(error)},
-                    )
-                # From the beginning: a key may be listed twice, but none may be missed.
-                yield from list_keys(client, directory)
+            # The stubs of the library have a further type of results, of a package that isn't
+            # installed.
+            chunks = obstore.list(  # pyright: ignore[reportUnknownMemberType]
+                client, directory, chunk_size=_LIST_CHUNK
+            )
+            for meta in itertools.chain.from_iterable(chunks):
+                path = meta["path"][start:]
+                if path and not _is_skipped(path, skip):
+                    yield Listed(path, int(meta["last_modified"].timestamp()))
 
     def remove(self, path: str) -> None:
         """Remove an object."""

@@ -11,7 +11,6 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.stores.handle import StoreHandle
 from gazette_aio.broker.stores.opening import is_remote_store, open_store
 from gazette_aio.broker.stores.remote_workers import LocalWorkers, RemoteWorkers
-from gazette_aio.protocol.url import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +29,8 @@ _VISIT_THREADS = 4
 _LOCAL_THREADS = 4
 _CHECK_THREADS = 4
 _HANG_SECONDS = 1.0
-_MAX_VISITED = 64
-_MANY = 256
+_MAX_VISITED = 32
+_MANY = 64
 _UNUSED_SECONDS = 2 * 3600.0
 
 
@@ -39,7 +38,7 @@ class StoreRegistry:
     """Stores by URL.
 
     Stores of journals are kept until they are unused for long. Of other stores, which clients may
-    name at will, only the latest are kept.
+    name at will, only the latest are kept. A dropped store is opened again on demand.
 
     Args:
         root: File root of `file://` stores.
@@ -81,59 +80,56 @@ class StoreRegistry:
         self._metrics = metrics
         self._clock = clock
         self._open_client = open_client
-        self._stores: dict[str, StoreHandle] = {}
-        self._used_at: dict[str, float] = {}
-        self._visited: OrderedDict[str, StoreHandle] = OrderedDict()
+        # Of stores that only clients have named, the least recently used first.
+        self._stores: OrderedDict[str, StoreHandle] = OrderedDict()
         self._sweep_at = _MANY
 
     def __repr__(self) -> str:
-        return f"<StoreRegistry stores={len(self._stores)} visited={len(self._visited)}>"
+        return f"<StoreRegistry stores={len(self._stores)}>"
 
     def __len__(self) -> int:
-        return len(self._stores) + len(self._visited)
+        return len(self._stores)
 
     def get(self, url: str) -> StoreHandle:
         """Return the store of a valid URL, for a journal."""
-        if (handle := self._stores.get(url)) is None:
-            if len(self._stores) >= self._sweep_at:
-                self._sweep()
-            # Opened again if a client has named it before, since other threads check that store.
-            self._visited.pop(url, None)
-            handle = self._stores[url] = self._open(url, self._remote)
-        self._used_at[url] = self._clock.monotonic()
+        handle = self._stores.get(url)
+        if handle is None or handle.used_at is None:
+            # Opened again if only clients have named it, since other threads check that store.
+            handle = self._open(url, self._remote)
+        handle.used_at = self._clock.monotonic()
         return handle
 
     def visit(self, url: str) -> StoreHandle:
-        """Return the store of a valid URL, perhaps without a journal that uses it."""
-        if (handle := self._stores.get(url)) is not None:
-            return handle
-        if (handle := self._visited.get(url)) is None:
-            handle = self._open(url, self._visits)
-            if handle.store is None:
-                return handle
-            if len(self._visited) >= _MAX_VISITED:
-                # A store that is being checked would be checked twice at the same time.
-                oldest = next((u for u, h in self._visited.items() if not h.is_busy), None)
-                self._visited.pop(oldest or next(iter(self._visited)))
-            self._visited[url] = handle
-        self._visited.move_to_end(url)
+        """Return the store of a valid URL, for a client."""
+        handle = self._stores.get(url) or self._open(url, self._visits)
+        self._stores.move_to_end(url)
         return handle
 
     def failing(self) -> dict[str, str]:
         """Return the errors of journals' stores that fail and are retried, by names of stores."""
+        since = self._clock.monotonic() - _UNUSED_SECONDS
         return {
-            handle.name: problem for handle in self._stores.values() if (problem := handle.problem)
+            handle.name: problem
+            for handle in self._stores.values()
+            if (problem := handle.problem) and handle.used_at is not None and handle.used_at > since
         }
 
     def _sweep(self) -> None:
-        """Drop stores that are unused for long. They are opened again on demand."""
-        until = self._clock.monotonic() - _UNUSED_SECONDS
+        since = self._clock.monotonic() - _UNUSED_SECONDS
+        visited: list[str] = []
         for url, handle in list(self._stores.items()):
-            if self._used_at[url] < until and not handle.is_busy and not handle.is_replaced:
-                del self._stores[url], self._used_at[url]
+            if handle.used_at is None:
+                visited.append(url)
+            elif handle.used_at < since and not handle.is_busy and not handle.is_replaced:
+                del self._stores[url]
+        for url in visited[:-_MAX_VISITED]:
+            del self._stores[url]
         self._sweep_at = max(_MANY, 2 * len(self._stores))
 
     def _open(self, url: str, checkers: Workers) -> StoreHandle:
+        self._stores.pop(url, None)
+        if len(self._stores) >= self._sweep_at:
+            self._sweep()
         store: FragmentStore | None = None
         problem = ""
         is_remote = False
@@ -151,7 +147,7 @@ class StoreRegistry:
             )
         except (pb.StoreError, pb.ValidationError) as error:
             problem = str(error)
-        return StoreHandle(
+        handle = self._stores[url] = StoreHandle(
             store,
             problem,
             url=url,
@@ -160,9 +156,8 @@ class StoreRegistry:
             metrics=self._metrics,
             clock=self._clock,
             is_remote=is_remote,
-            # Clients receive the errors of stores that only clients name.
-            name="" if checkers is self._visits else redacted(url),
         )
+        return handle
 
     def give_up_after(self, seconds: float) -> None:
         """Fail calls of local stores that take longer than so many seconds from now.

@@ -35,12 +35,10 @@ from gazette_aio.broker.stores import (
     FileFragmentStore,
     ObjectFragmentStore,
     object_config,
-    raw_listing,
 )
 from gazette_aio.broker.stores.fragment_store import StoreAccessError
 from gazette_aio.broker.stores.health import check_store
 from gazette_aio.broker.stores.opening import open_store
-from gazette_aio.broker.stores.raw_listing import parse_page
 from gazette_aio.protocol.errors import StoreError
 from tests import golden
 from tests.broker.caller import Caller, calling, eventually, journal_spec
@@ -342,93 +340,24 @@ async def test_foreign_keys_are_no_fragments(tmp_path: Path, bucket: Bucket) -> 
         assert await caller.fragments() == []
 
 
-async def test_keys_which_cannot_be_parsed_hide_nothing(
-    tmp_path: Path, bucket: Bucket, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("odd", ["a//b", "a%01b", "q/../x"])
+async def test_a_key_that_is_no_path_fails_the_listing_of_its_journal(
+    tmp_path: Path, bucket: Bucket, caplog: pytest.LogCaptureFixture, odd: str
 ) -> None:
-    written: list[bytes] = []
-    for begin in (0, 5):
-        content = b"%05d" % begin
-        name = f"{begin:016x}-{begin + 5:016x}-{hashlib.sha1(content).hexdigest()}.raw"
-        bucket.request(
-            "PUT",
-            f"in/test/journal/date=%7f/{name}" if begin else f"in/test/journal/{name}",
-            content,
-        )
-        written.append(content)
-    for odd in ("a//b", "/b", "a%01b", "zz%7f", "q/../x", "a%25zz", "date=1%252/x"):
-        await asyncio.to_thread(bucket.put_raw, f"in/test/journal/{odd}")
+    await asyncio.to_thread(bucket.put_raw, f"in/test/journal/{odd}")
     async with (
         new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
         calling(broker.endpoint) as caller,
     ):
-        await caller.create(journal_spec(stores=[bucket.url("in/")]))
+        stores = [bucket.url("in/")]
+        await caller.create(journal_spec(stores=stores), journal_spec("test/other", stores=stores))
         await broker.refresh("test/journal")
-        await broker.refresh("test/journal")
-        assert [fragment.begin for fragment in await caller.fragments()] == [0, 5]
-        assert await caller.read() == b"".join(written)
-        assert await health(caller, bucket.url("in/")) == ""
-        told = [r for r in caplog.records if "a bucket has keys" in r.message]
-        assert len(told) == 1
-
-
-async def test_pages_of_keys_follow_each_other(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(raw_listing, "PAGE_KEYS", 2)
-    names = ["in/0", "in/1//x", "in/a b+c%20", "in/é", "in/z"]
-    for name in names:
-        await asyncio.to_thread(bucket.put_raw, quote(name))
-    store = ObjectFragmentStore(bucket.url(), object_config.open_client)
-    listed = await asyncio.to_thread(lambda: list(store.list("in/")))
-    assert [file.path for file in listed] == [name[3:] for name in sorted(names)]
-    assert all(abs(file.mod_time - dt.datetime.now(dt.UTC).timestamp()) < 60 for file in listed)
-    monkeypatch.setattr(raw_listing, "MAX_PAGE_BYTES", 100)
-    with pytest.raises(pb.StoreError, match="too long"):
-        await asyncio.to_thread(lambda: list(store.list("in/")))
-
-
-def _page(*keys: str, rest: str = "") -> bytes:
-    modified = "<LastModified>2026-01-01T00:00:00Z</LastModified>"
-    entries = "".join(f"<Contents><Key>{key}</Key>{modified}</Contents>" for key in keys)
-    return f"<ListBucketResult>{entries}{rest}</ListBucketResult>".encode()
-
-
-def test_keys_are_decoded_if_they_are_encoded() -> None:
-    encoded = parse_page(_page("a%2Bb+c", rest="<EncodingType>url</EncodingType>"))
-    assert [key for key, _ in encoded[0]] == ["a+b c"]
-    assert [key for key, _ in parse_page(_page("a%2Bb+c"))[0]] == ["a%2Bb+c"]
-
-
-_MORE = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
-
-
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        (_page(rest=_MORE), "the same page again"),
-        (b"", "listing failed: BadStatusLine"),
-    ],
-)
-async def test_servers_which_list_badly(
-    answer: bytes, problem: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What follows is told without the URL, which is signed."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
-        writer.write(head + answer if answer else b"nothing\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        store = f"s3://bucket/?endpoint=http://127.0.0.1:{port}"
-        client = object_config.open_client(pb.parse_fragment_store(store))
-        assert isinstance(client, S3Store)
-        with pytest.raises(pb.StoreError, match=problem):
-            await asyncio.to_thread(lambda: list(raw_listing.list_keys(client, "a")))
-    assert "Signature" not in caplog.text
+        named = f"in/test/journal/{odd.partition('%')[0]}"
+        (shown,) = broker.stats()["gazette_failing_stores"].values()  # type: ignore[attr-defined]
+        assert named in shown
+        failed = [each for each in caplog.records if each.msg == "unable to list fragments"]
+        assert named in vars(failed[0])["error"]
+        assert await caller.commit(b"content", "test/other") == 0
 
 
 async def test_a_server_of_this_machine_is_reached_without_a_proxy(
@@ -438,8 +367,7 @@ async def test_a_server_of_this_machine_is_reached_without_a_proxy(
     client = object_config.open_client(pb.parse_fragment_store(bucket.url()))
     assert isinstance(client, S3Store)
     await client.put_async("a/key", b"content")
-    ((key, _),) = await asyncio.to_thread(lambda: list(raw_listing.list_keys(client, "a")))
-    assert key == "a/key"
+    assert await client.get_async("a/key")
 
 
 async def test_keys_do_not_lead_to_files_of_other_journals(tmp_path: Path, bucket: Bucket) -> None:
@@ -453,25 +381,9 @@ async def test_keys_do_not_lead_to_files_of_other_journals(tmp_path: Path, bucke
         (key,) = [key for key in await asyncio.to_thread(bucket.keys) if "secret" in key]
         await asyncio.to_thread(bucket.put_raw, f"test/journal/../secret/{key.rpartition('/')[2]}")
         await caller.create(journal_spec(stores=[bucket.url()]))
-        assert await caller.fragments() == []
+        with pytest.raises(grpc.aio.AioRpcError, match=r"invalid path.*test/journal/\.\./secret"):
+            await caller.fragments()
         assert await caller.read() == b""
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        b"",
-        b"<html></html>",
-        b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
-        b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
-        b"<ListBucketResult><Contents><LastModified>x</LastModified></Contents></ListBucketResult>",
-        # Entities make a short page a long one.
-        b'<!DOCTYPE a [<!ENTITY e "x">]><ListBucketResult><Key>&e;</Key></ListBucketResult>',
-    ],
-)
-def test_answers_which_are_no_listing(document: bytes) -> None:
-    with pytest.raises(pb.StoreError, match="unexpected answer to a listing"):
-        parse_page(document)
 
 
 # Health
