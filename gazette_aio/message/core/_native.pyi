@@ -34,6 +34,7 @@ class Journal:
         max_pending_bytes: int = ...,
         strict: bool = False,
         skip_acks: bool = False,
+        skip_errors: bool = False,
     ) -> Journal: ...
     @property
     def offset(self) -> int: ...

@@ -103,6 +103,8 @@ class JournalContent:
         max_pending_bytes: Limit of the pending messages that are retained.
         strict: Refuse UUIDs that are neither zero nor of version 1.
         skip_acks: Leave acknowledgements out.
+        skip_errors: Return messages before and after bytes that are no message together, and not in
+            the order of the content.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class JournalContent:
         max_pending_bytes: int = DEFAULT_PENDING_BYTES,
         strict: bool = False,
         skip_acks: bool = False,
+        skip_errors: bool = False,
     ) -> None:
         self.format = journal_format
         self.journal: str = journal_format.journal
@@ -144,6 +147,7 @@ class JournalContent:
             max_pending_bytes=max_pending_bytes,
             strict=strict,
             skip_acks=skip_acks,
+            skip_errors=skip_errors,
         )
         self._through = offset
         self._is_torn = False  # Whether the end of content within a message was refused.

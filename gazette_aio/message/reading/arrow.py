@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.message.columnar.documents.decoder import DocumentDecoder, check_schema
-from gazette_aio.message.columnar.journals import RecordsByJournal
-from gazette_aio.message.columnar.outputs import RecordOptions
 from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columnar.records import record_schema
+from gazette_aio.message.columns.outputs import MAX_BATCH_BYTES, RecordMaker
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
-from gazette_aio.message.reading.options import start_clock
+from gazette_aio.message.reading.engine import JournalEngine
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,67 +20,123 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from gazette_aio.message.adapters.base import Adapter
-    from gazette_aio.message.columnar.journal import JournalRecords
+    from gazette_aio.message.envelopes.origin import JournalFormat
+    from gazette_aio.message.envelopes.outputs import JournalOutputs
     from gazette_aio.message.reading.driver import FlowDriver
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
     from gazette_aio.protocol.errors import FramingError
 
 
-def records_of(
-    adapter: Adapter[Any] | None,
-    schema: Schema | None,
-    options: ReadOptions,
-    checkpoint: SequencerCheckpoint | None,
-    *,
-    acks: bool,
-    batch_bytes: int,
-    max_pending_bytes: int,
-    explain: Callable[[FramingError], FramingError],
-) -> RecordsByJournal:
-    """Return the engine of record batches for an iterator's arguments.
+class RecordEngine(JournalEngine["RecordBatch"]):
+    """Makes record batches of the content of journals.
 
-    `adapter` is None if each journal has its own. The others are those of `arrow()`.
+    Args:
+        adapter: Adapter of all messages; None if each journal has its own.
+        schema: Schema of the documents; None to output their bytes.
+        checkpoint: State to resume from; None to read all messages in journal order.
+        options: Options of reading.
+        acks: Whether acknowledgements are rows, too; of nulls, if documents are decoded.
+        batch_bytes: Content that is split, sequenced and decoded at once.
+        max_pending_bytes: Limit of the pending messages that are retained.
+        explain: Returns the error to raise for an error.
 
     Raises:
         ConfigurationError: The schema doesn't fit documents of the adapter, or sizes are out of
             range.
     """
-    if max_pending_bytes < 0:
-        text = f"max_pending_bytes is {max_pending_bytes} (expected 0 or more)"
-        raise ConfigurationError(text)
-    fields: list[Any] = [] if schema is None else list(schema)
-    if acks and not all(field.nullable for field in fields):
-        raise ConfigurationError("columns of acknowledgements are null, which the schema forbids")
-    if schema is not None:
-        check_schema(schema)
 
-    def options_of(adapter: Adapter[Any]) -> RecordOptions:
-        documents = None
+    def __init__(
+        self,
+        adapter: Adapter[Any] | None,
+        schema: Schema | None,
+        checkpoint: SequencerCheckpoint | None,
+        options: ReadOptions,
+        *,
+        acks: bool,
+        batch_bytes: int,
+        max_pending_bytes: int,
+        explain: Callable[[FramingError], FramingError],
+    ) -> None:
+        if max_pending_bytes < 0:
+            text = f"max_pending_bytes is {max_pending_bytes} (expected 0 or more)"
+            raise ConfigurationError(text)
+        limit = options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES)
+        for name, size in (("batch_bytes", batch_bytes), ("max_frame_bytes", limit)):
+            if not 1 <= size <= MAX_BATCH_BYTES:
+                # Arrays of Arrow have offsets of 32 bits.
+                text = f"{name} is {size} (expected 1 to {MAX_BATCH_BYTES} for Arrow batches)"
+                raise ConfigurationError(text)
+        fields: list[Any] = [] if schema is None else list(schema)
+        if acks and not all(field.nullable for field in fields):
+            raise ConfigurationError(
+                "columns of acknowledgements are null, which the schema forbids"
+            )
         if schema is not None:
-            documents = DocumentDecoder(adapter, schema, use_threads=pa.cpu_count() > 1)
-        return RecordOptions(
-            adapter=adapter,
-            documents=documents,
-            acks=acks,
-            skip_errors=options.get("on_error") == "skip",
-            strict_uuid=options.get("strict_uuid", False),
-            max_frame_bytes=options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES),
-            batch_bytes=batch_bytes,
-            start_clock=start_clock(options),
+            check_schema(schema)
+        super().__init__(
+            checkpoint,
+            options,
+            skip_acks=not acks,
+            step_bytes=batch_bytes,
+            max_pending_bytes=max_pending_bytes,
+            explain=explain,
         )
+        self._documents = schema
+        self._decoder: tuple[Adapter[Any], DocumentDecoder | None] | None = None  # The latest one.
+        if adapter is not None:
+            self._decoder_of(adapter)  # Raises before anything is read.
 
-    engine = RecordsByJournal(
-        options_of,
-        schema,
-        checkpoint,
-        batch_bytes=batch_bytes,
-        max_pending_bytes=max_pending_bytes,
-        explain=explain,
-    )
-    if adapter is not None:
-        engine.options_of(adapter)  # Raises before anything is read.
-    return engine
+    @property
+    def schema(self) -> Schema:
+        """Schema of the batches."""
+        return record_schema(self._documents)
+
+    def maker_of(self, journal_format: JournalFormat[Any]) -> RecordMaker:
+        """Return the maker of record batches of a journal.
+
+        Raises:
+            ConfigurationError: The schema doesn't fit documents of the journal's adapter.
+        """
+        documents = self._decoder_of(journal_format.adapter)
+        return RecordMaker(journal_format.journal, documents, self.bad, self._start_clock)
+
+    def _decoder_of(self, adapter: Adapter[Any]) -> DocumentDecoder | None:
+        if self._decoder is None or self._decoder[0] is not adapter:
+            decoder = None
+            if self._documents is not None:
+                threads = pa.cpu_count() > 1
+                decoder = DocumentDecoder(adapter, self._documents, use_threads=threads)
+            self._decoder = adapter, decoder
+        return self._decoder[1]
+
+    def take(self, content: JournalOutputs[RecordBatch]) -> RecordBatch | None:
+        """Return the next batch of a journal, or None if none is ready.
+
+        Raises:
+            FramingError: The next output is this error.
+        """
+        try:
+            return content.take()
+        finally:
+            content.settle(content.stop)
+
+    def step(self, content: JournalOutputs[RecordBatch]) -> bool:
+        """Make the outputs of the next content. See `work()`."""
+        return self.work(content)
+
+    def room(self, content: JournalOutputs[RecordBatch]) -> int | None:
+        """Return how many more bytes a step could use; None if no step may run ahead now."""
+        # Invariant: a checkpoint is as of the delivered outputs, so all outputs of earlier steps
+        # must be delivered.
+        return self._step_bytes - content.buffered if content.is_drained else None
+
+    def bytes_of_step(self, content: JournalOutputs[RecordBatch]) -> int:
+        """Return about how many bytes a step of a journal may touch."""
+        at_hand = content.buffered if content.is_drained else self._step_bytes
+        if self.pending_bytes + at_hand > self._max_pending_bytes:
+            return at_hand + self.pending_bytes  # Any of these may be evicted.
+        return at_hand + self._pending.get(content, 0)
 
 
 class ArrowBatches(Owner):
@@ -95,7 +151,7 @@ class ArrowBatches(Owner):
     """
 
     def __init__(
-        self, driver: FlowDriver[JournalRecords, RecordBatch], records: RecordsByJournal
+        self, driver: FlowDriver[JournalOutputs[RecordBatch], RecordBatch], records: RecordEngine
     ) -> None:
         self._driver = driver
         self._records = records

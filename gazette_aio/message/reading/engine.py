@@ -70,6 +70,7 @@ class JournalEngine(ABC, Generic[Out]):
             "max_pending_bytes": max_pending_bytes,
             "strict": options.get("strict_uuid", False),
             "skip_acks": skip_acks,
+            "skip_errors": options.get("on_error") == "skip",
         }
         self._is_sequenced = checkpoint is not None
         self._offsets = dict(checkpoint.offsets) if checkpoint else {}

@@ -75,7 +75,7 @@ Step = Deliver[Out_co] | NeedContent | NeedReplay | Work | Stop
 class ReplayContent(Protocol):
     """Content of a transaction that outgrew the retained messages, and is read again."""
 
-    def open(self) -> tuple[Any, ...] | None:
+    def open(self) -> tuple[int, int] | None:
         """Begin, and return the range to read; or None if the replay has begun."""
 
     def feed(self, chunk: bytes, begin: int) -> None:
@@ -189,7 +189,7 @@ class MessageFlow(Generic[C, Out_co]):
                     self.current = None
                     continue
                 if (begun := replay.open()) is not None:
-                    self._range, self._through = NeedReplay(*begun[-2:]), begun[-2]
+                    self._range, self._through = NeedReplay(*begun), begun[0]
                 return self._range
             size = engine.bytes_of_step(content)
             if size or has_worked:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gazette_aio.message.adapters.base import Adapter, AdapterBySpec
-    from gazette_aio.message.columnar.journals import RecordsByJournal
-    from gazette_aio.message.reading.arrow import ArrowBatches
+    from gazette_aio.message.reading.arrow import ArrowBatches, RecordEngine
     from gazette_aio.message.reading.flow import Engine
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.reading.sources import SourceArgument
@@ -60,7 +59,7 @@ class MessageIterator(Owner, Generic[T]):
         self._allow_replay_gaps = allow_replay_gaps
         self._envelopes = envelopes
         self._ready = envelopes.ready
-        self._records: RecordsByJournal | None = None
+        self._records: RecordEngine | None = None
         self._driver: FlowDriver[Any, Any] = self._drive(type(self).__name__, envelopes)
 
     def _drive(
@@ -177,15 +176,15 @@ class MessageIterator(Owner, Generic[T]):
         if self._records is not None or self._driver.is_used:
             raise UsageError("messages were read in another form: arrow() must be the only form")
         try:
-            from gazette_aio.message.reading.arrow import ArrowBatches, records_of  # noqa: PLC0415
+            from gazette_aio.message.reading.arrow import ArrowBatches, RecordEngine  # noqa: PLC0415
         except ImportError as error:
             text = "Arrow batches take pyarrow (pip install 'gazette-aio[arrow]')"
             raise ConfigurationError(text) from error
-        self._records = records = records_of(
+        self._records = records = RecordEngine(
             self._formats.adapter,
             schema,
-            self._options,
             self._resumed(),
+            self._options,
             acks=acks,
             batch_bytes=batch_bytes,
             max_pending_bytes=max_pending_bytes,

@@ -66,10 +66,12 @@ impl From<Misuse> for PyErr {
 impl Journal {
     /// Args are the framing: `lines`, `fixed`, or `frames` that are split elsewhere; where UUIDs
     /// are: a prefix and a path of JSON, or a prefix of raw bytes, or neither; and states of
-    /// producers, or None to return all messages.
+    /// producers, or None to return all messages. With `skip_errors`, messages before and after
+    /// bytes that aren't messages are returned together.
     #[new]
     #[pyo3(signature = (framing, offset, *, prefix=None, path=None, states=None, entering=true,
-        max_frame_bytes=1 << 30, max_pending_bytes=64 << 20, strict=false, skip_acks=false))]
+        max_frame_bytes=1 << 30, max_pending_bytes=64 << 20, strict=false, skip_acks=false,
+        skip_errors=false))]
     #[expect(clippy::too_many_arguments)]
     fn new(
         framing: &str,
@@ -82,6 +84,7 @@ impl Journal {
         max_pending_bytes: usize,
         strict: bool,
         skip_acks: bool,
+        skip_errors: bool,
     ) -> PyResult<Self> {
         let framing = match framing {
             "lines" => Framing::Lines,
@@ -112,8 +115,14 @@ impl Journal {
             place,
             is_strict: strict,
         };
-        let journal =
-            journal::Journal::new(format, offset, sequencer, max_pending_bytes, skip_acks);
+        let journal = journal::Journal::new(
+            format,
+            offset,
+            sequencer,
+            max_pending_bytes,
+            skip_acks,
+            skip_errors,
+        );
         Ok(Journal(Mutex::new(journal)))
     }
 

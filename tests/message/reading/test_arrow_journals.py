@@ -19,10 +19,10 @@ from gazette_aio.message import (
     SequencerCheckpoint,
     raw_adapter,
 )
-from gazette_aio.message.columnar.journal import JournalRecords
-from gazette_aio.message.columnar.journals import RecordsByJournal
-from gazette_aio.message.columnar.outputs import RecordMaker
+from gazette_aio.message.columns.outputs import RecordMaker
+from gazette_aio.message.envelopes.outputs import JournalOutputs
 from gazette_aio.message.reading import driver, inputs
+from gazette_aio.message.reading.arrow import RecordEngine
 from gazette_aio.message.reading.journal_input import JournalInput
 from gazette_aio.protocol.errors import (
     ConfigurationError,
@@ -108,7 +108,7 @@ async def test_replays_of_journals_which_are_deleted(monkeypatch):
     client = client_of({"a/j": b"", "b/j": content("A1c A2c A3c A4k")}, chunk=100)
     async with reading(client) as iterator:
         batches = iterator.arrow(max_pending_bytes=0)
-        monkeypatch.setattr(RecordsByJournal, "replay_bytes", 1)
+        monkeypatch.setattr(RecordEngine, "replay_bytes", 1)
         assert await take(batches) == ("b/j", [1])
         client.delete("b/j")
         with pytest.raises(ReplayError) as raised:
@@ -242,8 +242,8 @@ async def test_restarts_in_either_form_at_any_time(monkeypatch, seed):
 
 @pytest.mark.parametrize("inline", [0, 1 << 30])
 @pytest.mark.parametrize("pending", [0, 1 << 20])
-async def test_what_is_not_expected_ends_iteration(monkeypatch, inline, pending):
-    """As that there's no memory: nothing is left out, and going on from checkpoints repairs it."""
+async def test_what_is_not_expected_leaves_nothing_out(monkeypatch, inline, pending):
+    """As that there's no memory: iteration goes on where it was, as from its checkpoints."""
     monkeypatch.setattr(driver, "INLINE_BYTES", inline)
     client = client_of({"a/j": content("A1c B1c A2c A3c B2k A4k A5o")}, chunk=150)
     reported = []
@@ -263,14 +263,13 @@ async def test_what_is_not_expected_ends_iteration(monkeypatch, inline, pending)
             options = {"checkpoint": checkpoint, "block": False}
             async with reading(client, "a/j", **options) as iterator:
                 batches = iterator.arrow(max_pending_bytes=pending, batch_bytes=200)
-                try:
-                    async for batch in batches:
-                        found += clocks(batch)[1]
-                    ended = True
-                except MemoryError:
-                    failures += 1
-                    with pytest.raises(MemoryError):
-                        await anext(batches)
+                while not ended and rng.random() < 0.8:
+                    try:
+                        async for batch in batches:
+                            found += clocks(batch)[1]
+                        ended = True
+                    except MemoryError:
+                        failures += 1
                 checkpoint = iterator.checkpoint()
         assert found == [1, 1, 2, 3, 5]
     assert failures
@@ -282,16 +281,16 @@ async def test_large_commits_dont_hold_up_the_loop(monkeypatch):
     """However little content it is which commits them."""
     monkeypatch.setattr(driver, "INLINE_BYTES", 500)
     client = client_of({"a/j": content("A1c A2c A3c A4c A5c A6c A7c A8c A9c A10k A11o")}, chunk=100)
-    work, inline = JournalRecords.work, []
+    work, inline = JournalOutputs.work, []
 
-    def noted(self):
-        before = self.pending_bytes
-        worked = work(self)
+    def noted(self, limit_bytes):
+        before = self.core.pending_bytes
+        worked = work(self, limit_bytes)
         if threading.current_thread() is threading.main_thread():
             inline.append(before)
         return worked
 
-    monkeypatch.setattr(JournalRecords, "work", noted)
+    monkeypatch.setattr(JournalOutputs, "work", noted)
     async with reading(client, "a/j", block=False) as iterator:
         batches = iterator.arrow()
         assert await take(batches) == ("a/j", [*range(1, 10), 11])
@@ -403,7 +402,7 @@ async def test_closing_while_content_is_gathered(stuck):
 
 async def test_content_which_is_gone_up_to_the_end_of_a_replay(monkeypatch):
     good = lines("A1c A2c B1c A3k")
-    client = client_of({"a/j": b"".join(good)}, chunk=100)
+    client = client_of({"a/j": b"".join(good)}, chunk=150)
     replay = JournalInput.replay
 
     def punch(self, begin, end):

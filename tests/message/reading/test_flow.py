@@ -19,7 +19,7 @@ from gazette_aio.message import (
     raw_adapter,
 )
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
-from gazette_aio.message.reading.arrow import records_of
+from gazette_aio.message.reading.arrow import RecordEngine
 from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, MOST_AT_ONCE, EnvelopeEngine
 from gazette_aio.message.reading.flow import (
     Deliver,
@@ -67,11 +67,11 @@ def evicting(**options):
 
 
 def records(checkpoint=None, *, pending=1 << 20, batch_bytes=1 << 20, **options):
-    return records_of(
+    return RecordEngine(
         ADAPTER,
         None,
-        options,
         checkpoint or SequencerCheckpoint(),
+        options,
         acks=True,
         batch_bytes=batch_bytes,
         max_pending_bytes=pending,

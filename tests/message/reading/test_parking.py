@@ -19,7 +19,7 @@ from gazette_aio.message import (
     build_uuid,
     json_adapter,
 )
-from gazette_aio.message.columnar.journals import RecordsByJournal
+from gazette_aio.message.reading.arrow import RecordEngine
 from gazette_aio.message.reading.parking import ParkedJournals
 from gazette_aio.protocol.errors import (
     ReplayError,
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("nothing_leaks", "quick_leaving")
 @pytest.fixture(autouse=True)
 def _replay_in_parts(monkeypatch):
     """Deliver each chunk of a replay before the next one is read."""
-    monkeypatch.setattr(RecordsByJournal, "replay_bytes", 1)
+    monkeypatch.setattr(RecordEngine, "replay_bytes", 1)
 
 
 def line(clock, flags=OUTSIDE_TXN, producer=b"\x01abcde"):

@@ -128,6 +128,7 @@ class Journal:
         max_pending_bytes: What pending messages may take.
         strict: Leave UUIDs to the caller that are neither zero nor of version 1.
         skip_acks: Don't return acknowledgements.
+        skip_errors: Return messages before and after bytes that aren't messages together.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Journal:
         max_pending_bytes: int = 64 << 20,
         strict: bool = False,
         skip_acks: bool = False,
+        skip_errors: bool = False,
     ) -> None:
         if framing not in SPLITTERS:
             raise ValueError("framing isn't lines, fixed or frames")
@@ -154,6 +156,10 @@ class Journal:
         self._again: _Content | None = None  # Content that is read again.
         self._changed: str | None = None  # Why that isn't what it was.
         self._skip_acks = skip_acks
+        self._skip_errors = skip_errors
+        self._held: list[Row] = []  # To be returned together with later ones.
+        self._held_bytes = 0  # Content that was handled for them.
+        self._limit = 0  # Of the content that is handled at once.
         self._max_pending_bytes = max_pending_bytes
         self._sequencer: Sequencer | None = None
         if states is not None:
@@ -238,12 +244,14 @@ class Journal:
         """
         if limit_bytes < 1:
             raise ValueError("limit is zero")
+        self._limit = limit_bytes
         return self._run(limit_bytes, 1 << 62)
 
     def _run(self, limit_bytes: int, limit_rows: int) -> Output:
-        out: list[Row] = []
-        size = count = 0
+        count = 0
         with self._lock:
+            out, self._held = self._held, []
+            size, self._held_bytes = self._held_bytes, 0
             while size < limit_bytes and count < limit_rows and not self._is_blocked:
                 content = self._again or self._content
                 rows = content.rows(limit_bytes - size, limit_rows - count)
@@ -257,6 +265,10 @@ class Journal:
                     break
             if self._sequencer is not None:
                 self._sequencer.evict(self._max_pending_bytes)
+            may_hold = size < limit_bytes and self._again is None and not self._is_blocked
+            if self._skip_errors and may_hold and (refused := self._refused()):
+                self._held, self._held_bytes = out, size
+                return refused
             return Batch(out) if out else self._other(count)
 
     def _other(self, count: int) -> Output:
@@ -268,10 +280,14 @@ class Journal:
             return "replay", replay.begin, replay.end
         if count:
             return ("progress",)
+        return self._refused()
+
+    def _refused(self) -> Output:
+        """Return what's next instead of a message that is read for certain."""
         content = self._again or self._content
-        if content.waiting:
-            return "odd", content.odd()
-        refused = content.splitter.refusal()
+        if odd := content.odd():
+            return "odd", odd
+        refused = None if content.waiting else content.splitter.refusal()
         return None if refused is None else ("refused", *refused)
 
     @property
@@ -301,6 +317,8 @@ class Journal:
         frames = [waiting.popleft() for _ in uuids]
         rows = [(*frame[:3], *stamp_of(uuid)) for frame, uuid in zip(frames, uuids, strict=True)]
         waiting.extendleft(reversed(rows))
+        if self._skip_errors:
+            return self._run(self._limit, 1 << 62)
         return self._run(1 << 62, len(rows))
 
     def leave_out(self) -> tuple[int, int]:

@@ -1,0 +1,4 @@
+"""Arrow batches of messages: columns of their places and UUIDs, and of their documents.
+
+Requires pyarrow and numpy. Imports `message.sequencing` and below.
+"""

@@ -1,0 +1,159 @@
+"""Record batches as the outputs of a journal's messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gazette_aio.message.columnar.documents.decoder import Decoded
+from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columnar.records import RecordBuilder
+from gazette_aio.message.core import Batch
+from gazette_aio.message.envelopes.content import Refusal
+from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.uuid import ACK_TXN
+
+if TYPE_CHECKING:
+    from pyarrow import BinaryArray, RecordBatch
+
+    from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
+    from gazette_aio.message.envelopes.outputs import BadMessages, Made
+    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.protocol.errors import FramingError
+
+    Messages = Batch | BinaryArray
+
+MAX_BATCH_BYTES: Final = 1 << 30
+"""Largest size of the messages of a record batch, and of a single message."""
+
+_ACK = np.uint16(ACK_TXN)
+
+
+def columns_of(batch: Batch) -> UuidColumns:
+    """Return the UUIDs and offsets of messages."""
+    producer, clock, flags, begin, end = batch.columns()
+    return UuidColumns(
+        np.frombuffer(producer, np.uint64),
+        np.frombuffer(clock, np.uint64),
+        np.frombuffer(flags, np.uint16),
+        np.frombuffer(begin, np.int64),
+        np.frombuffer(end, np.int64),
+    )
+
+
+def values_of(messages: Messages) -> BinaryArray:
+    """Return the bytes of messages."""
+    if not isinstance(messages, Batch):
+        return messages
+    buffers = [None, *map(pa.py_buffer, messages.values())]
+    values: BinaryArray = pa.Array.from_buffers(pa.binary(), len(messages), buffers)
+    return values
+
+
+def pieces_of(batch: Batch, start: int) -> tuple[UuidColumns, Messages, int]:
+    """Return messages from index `start` on that fit into one array, and the index after them."""
+    columns, stop = columns_of(batch), len(batch)
+    sizes = np.cumsum((columns.end - columns.begin)[start:])
+    if not start and sizes[-1] <= MAX_BATCH_BYTES:
+        return columns, batch, stop
+    stop = start + max(int(np.searchsorted(sizes, MAX_BATCH_BYTES, "right")), 1)
+    values: BinaryArray = pa.array(batch.payloads(start, stop), pa.binary())
+    return columns.slice(start, stop), values, stop
+
+
+class RecordMaker:
+    """Makes record batches of the messages of one journal.
+
+    Args:
+        journal: Name of the journal.
+        documents: Decoder of documents; or None to output their bytes.
+        bad: What becomes of messages that can't be decoded.
+        start_clock: Messages with smaller nonzero clocks are left out.
+    """
+
+    def __init__(
+        self,
+        journal: str,
+        documents: DocumentDecoder | None,
+        bad: BadMessages,
+        start_clock: int,
+    ) -> None:
+        self._journal = journal
+        self._documents = documents
+        self._bad = bad
+        self._start_clock = np.uint64(start_clock)
+        self._builder = RecordBuilder(journal, None if documents is None else documents.schema)
+
+    def make(self, batch: Batch, start: int) -> tuple[list[Made[RecordBatch]], int]:
+        """Return record batches of messages, and errors between them."""
+        columns, messages, stop = pieces_of(batch, start)
+        wanted = self._wanted(columns)
+        if wanted is None:
+            made = self._make(columns, messages)
+        else:
+            array: Any = values_of(messages).take(pa.array(wanted))
+            made = [
+                (value, int(wanted[end - 1]) + 1)
+                for value, end in self._make(columns.take(wanted), array)
+            ]
+        outputs = [(value, start + end) for value, end in made]
+        if outputs:
+            # Unwanted messages after the last wanted one are delivered along with it.
+            outputs[-1] = outputs[-1][0], stop
+        return outputs, stop
+
+    def refuse(self, refusal: Refusal) -> list[FramingError]:
+        """Return the error of bytes that are no message."""
+        return self._bad.errors(self._journal, refusal)
+
+    def _wanted(self, columns: UuidColumns) -> Indices | None:
+        """Return the indices of messages to output, or None for all."""
+        if not self._start_clock:
+            return None
+        wanted = (columns.clock == 0) | (columns.clock >= self._start_clock)
+        return None if wanted.all() else np.flatnonzero(wanted)
+
+    def _make(self, columns: UuidColumns, messages: Messages) -> list[Made[RecordBatch]]:
+        if not columns.rows:
+            return []
+        documents = self._documents
+        if documents is None:
+            return [(self._builder.build(columns, values_of(messages)), columns.rows)]
+        decoded = _decode(documents, columns, messages)
+        good = columns if decoded.good is None else columns.take(decoded.good)
+        made: list[Made[RecordBatch]] = []
+        at = 0
+
+        def add_rows(stop: int, end: int) -> None:
+            if stop > at:
+                rows = decoded.batch.slice(at, stop - at)
+                made.append((self._builder.build(good.slice(at, stop), rows), end))
+
+        for passed, bad in enumerate(decoded.bad):
+            begin, end = int(columns.begin[bad.position]), int(columns.end[bad.position])
+            refusal = Refusal(bad.error, begin, end, "decode")
+            for error in self._bad.errors(self._journal, refusal):
+                stop = bad.position - passed
+                add_rows(stop, bad.position)
+                made.append((error, bad.position + 1))
+                at = stop
+        add_rows(good.rows, columns.rows)
+        return made
+
+
+def _decode(documents: DocumentDecoder, columns: UuidColumns, messages: Messages) -> Decoded:
+    """Decode messages. Acknowledgements, which are no documents, become rows of nulls."""
+    is_ack = columns.flags == _ACK
+    if not is_ack.any():
+        return documents.decode(messages)
+    others = np.flatnonzero(~is_ack)
+    values: Any = values_of(messages)
+    batch, good, bad = documents.decode(values.take(pa.array(others)))
+    at = np.full(columns.rows, -1, np.int64)
+    at[others if good is None else others[good]] = np.arange(batch.num_rows)
+    kept = np.flatnonzero(is_ack | (at >= 0))
+    at = at[kept]
+    batch = batch.take(pa.array(at, mask=at < 0))
+    bad = [each._replace(position=int(others[each.position])) for each in bad]
+    return Decoded(batch, kept, bad)
