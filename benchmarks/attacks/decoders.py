@@ -9,6 +9,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from benchmarks.attacks import core_input
 from benchmarks.soaks.invariant import BrokenInvariantError
 from gazette_aio.broker.fragments.postfix import check_template
 from gazette_aio.cli.journals.read_offsets import is_checkpoint
@@ -61,6 +62,7 @@ _SEEDS = (
     b"/group/assign/shard#zone#member#1",
     b"/group/items/a-shard\x0a\x07a-shard",
     b"3.5.1",
+    *core_input.SEEDS,
 )
 
 _LONG, _LONG_SHARE = 5000, 0.2
@@ -167,6 +169,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "lines": _frames(NDJSONFraming()),
     "CSV": _frames(CSVFraming()),
     "fixed frames": _frames(FixedFraming()),
+    **core_input.DECODERS,
 }
 
 
