@@ -305,10 +305,8 @@ class BrokerCore:
         with contextlib.suppress(RpcError):
             await self.space_store.close()
         await runtime.stores.aclose()
-        # Threads end after their present slice, but a slice may wait for a slow disk.
-        await in_thread(runtime.bulk.close)
-        await in_thread(runtime.appends.close)
-        await in_thread(runtime.io.close)
+        for workers in (runtime.bulk, runtime.appends, runtime.io):
+            await workers.aclose()
         self._data.close()
 
     def _adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:

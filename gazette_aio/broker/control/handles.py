@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.control import rules
-from gazette_aio.broker.host.workers import resolve
+from gazette_aio.broker.host.workers import STOPPING, resolve
 from gazette_aio.broker.stores.failing import FailingFragmentStore
 from gazette_aio.protocol.url import redacted
 from gazette_aio.serving.rpc_error import RpcError
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from gazette_aio.broker.control.rules import FailWith
-
-
-STOPPING = "broker is stopping"
 
 
 class Waits:

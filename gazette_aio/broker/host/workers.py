@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
+import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
-from gazette_aio.protocol.errors import UsageError
+from gazette_aio.protocol.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -22,50 +24,125 @@ _logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+STOPPING: Final = "broker is stopping"
+
 
 class Workers:
-    """A small pool of threads, started on first use.
+    """Daemon threads for blocking calls, started on demand.
 
     Args:
         threads: Most threads to run.
         name: Prefix of their names.
+        abandonable: Whether callers may leave a call, which then continues in its thread, and whose
+            result is dropped. A silent store thus delays neither callers nor the end of the broker.
     """
 
-    def __init__(self, threads: int, name: str) -> None:
-        self._threads = threads
-        self._name = name
-        self._pool: ThreadPoolExecutor | None = None
-        self._closed = False
+    def __init__(self, threads: int, name: str, *, abandonable: bool = False) -> None:
         self.stopping: threading.Event = threading.Event()
         """Set when long work should give up between two slices."""
+        self._threads = threads
+        self._name = name
+        self._abandonable = abandonable
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._pending: set[_Call] = set()
+        self._started = 0
+        self._fails_calls = False
+        self._closed = False
+        # Invariant: at most the number of idle threads without a call. Abandoned calls still occupy
+        # their threads, so the number of pending calls doesn't show it.
+        self._idle = threading.Semaphore(0)
+
+    def __repr__(self) -> str:
+        return f"<Workers {self._name} threads={self._started} pending={len(self._pending)}>"
 
     def submit(
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
         """Start a call in a thread, and return the future of its result."""
-        self._check()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
-        return asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
-
-    def _check(self) -> None:
         if self._closed:
             raise UsageError("the threads have ended")
+        call = _Call(functools.partial(function, *args, **kwargs))
+        if self._fails_calls:
+            resolve(call.future, None, StoreError(STOPPING))
+            return cast("asyncio.Future[T]", call.future)
+        self._pending.add(call)
+        call.future.add_done_callback(lambda _: self._pending.discard(call))
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False) and self._started < self._threads:
+            self._started += 1
+            name = f"{self._name}_{self._started}"
+            arguments = (self._calls, self._idle)
+            threading.Thread(target=_serve, args=arguments, name=name, daemon=True).start()
+        return cast("asyncio.Future[T]", call.future)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in a thread, and return its result.
 
-        Cancellation: safe — takes effect only when the call has returned.
+        Cancellation: safe — takes effect when the call has returned or was given up, and at once if
+        calls may be abandoned.
         """
-        return await finish(self.submit(function, *args, **kwargs))
+        call = self.submit(function, *args, **kwargs)
+        return await call if self._abandonable else await finish(call)
+
+    def give_up(self) -> None:
+        """Fail all calls, now and later. Running calls may give up after their present slice."""
+        self.stopping.set()
+        self._fails_calls = True
+        for call in list(self._pending):
+            resolve(call.future, None, StoreError(STOPPING))
+
+    async def aclose(self) -> None:
+        """Wait until all calls have returned or were given up, and end the threads. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        self.stopping.set()
+        while self._pending:
+            await asyncio.wait([call.future for call in self._pending])
+        self.close()
 
     def close(self) -> None:
-        """Wait for running calls, and end the threads. Blocks for up to a slice of work."""
+        """End the threads after their present calls, without waiting. Idempotent."""
         self.stopping.set()
-        self._closed = True
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)
+        if not self._closed:
+            self._closed = True
+            for _ in range(self._started):
+                self._calls.put(None)
+
+
+class _Call:
+    """A call, and the future of its result."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[object] = self.loop.create_future()
+
+    def run(self) -> None:
+        if self.future.done():
+            return
+        result: object = None
+        error: BaseException | None = None
+        try:
+            result = self.function()
+        except BaseException as raised:  # noqa: BLE001 - It's the caller's.
+            error = raised
+        # The loop may have ended meanwhile, with all its waiters.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(resolve, self.future, result, error)
+
+
+def _serve(calls: queue.SimpleQueue[_Call | None], idle: threading.Semaphore) -> None:
+    while True:
+        try:
+            call = calls.get_nowait()
+        except queue.Empty:
+            idle.release()
+            call = calls.get()
+        if call is None:
+            return
+        call.run()
+        del call  # Neither its arguments nor its result are kept until the next one.
 
 
 def resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:

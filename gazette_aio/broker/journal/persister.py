@@ -17,6 +17,7 @@ from gazette_aio.broker.fragments.postfix import render_path_postfix
 from gazette_aio.broker.fragments.spool import remove_fragment
 from gazette_aio.broker.host.files import opened
 from gazette_aio.broker.host.records import encode_record, scan_records
+from gazette_aio.broker.host.workers import STOPPING
 from gazette_aio.protocol.fragment import MAX_PATH_POSTFIX_LENGTH
 from gazette_aio.protocol.journal import validate_path_component
 
@@ -190,7 +191,7 @@ def _write(
         nonlocal written
         for piece in local.pieces():
             if workers.stopping.is_set():
-                raise pb.StoreError("broker is stopping")
+                raise pb.StoreError(STOPPING)
             written += len(piece)
             yield piece
 

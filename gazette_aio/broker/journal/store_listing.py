@@ -12,6 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import in_thread_slices, sorted_rows
 from gazette_aio.broker.fragments.index import FragmentCover, pack
 from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.host.workers import STOPPING
 from gazette_aio.protocol.go.text import clean_path
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _list(
     ignored = 0
     for path, mod_time in in_thread_slices(store.list(journal + "/", skip=skip)):
         if workers.stopping.is_set():
-            raise pb.StoreError("broker is stopping")
+            raise pb.StoreError(STOPPING)
         try:
             fragment = pb.parse_fragment(journal, path)
             if f"{fragment.path_postfix}/".startswith("../"):

@@ -13,7 +13,7 @@ from gazette_aio.broker.fragments.index import IndexEntry
 from gazette_aio.broker.fragments.spool import MARK_NAME, Spool
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.host.marks import MarkFile, path_of_boot
-from gazette_aio.broker.host.workers import resolve
+from gazette_aio.broker.host.workers import STOPPING, resolve
 from gazette_aio.broker.journal.flow_control import FlowBalance
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class WriteHead:
             work = self._sync()
             self._sync_task = self._runtime.background.start(work, f"sync {self._life.name}")
             if self._sync_task is None:
-                raise ReplicaFailedError("broker is stopping")
+                raise ReplicaFailedError(STOPPING)
         await request
 
     async def settled(self) -> None:
@@ -302,7 +302,7 @@ class WriteHead:
             self._sync_task = None
             if self._life.closed:
                 self.close_files()
-            stopped = ReplicaFailedError(self._failure or "broker is stopping")
+            stopped = ReplicaFailedError(self._failure or STOPPING)
             requests, self._sync_requests = [*requests, *self._sync_requests], []
             for request in requests:
                 resolve(request, None, stopped)

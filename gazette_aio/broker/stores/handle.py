@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.host.files import os_error_text
+from gazette_aio.broker.host.workers import STOPPING
 from gazette_aio.broker.stores.health import check_store, probe_delete
 from gazette_aio.broker.stores.verified import VerifiedFiles
 from gazette_aio.protocol.url import redacted
@@ -268,7 +269,7 @@ class StoreHandle:
         store, ended = running
         ended.set()
         if future.cancelled():
-            problem = "broker is stopping"
+            problem = STOPPING
         elif isinstance(error := future.exception(), pb.StoreError):
             problem = str(error)
         elif error is not None:

@@ -8,9 +8,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.host.workers import Workers
 from gazette_aio.broker.stores.handle import StoreHandle
 from gazette_aio.broker.stores.opening import is_remote_store, open_store
-from gazette_aio.broker.stores.remote_workers import LocalWorkers, RemoteWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gazette_aio.broker.host.clock import ManualClock
     from gazette_aio.broker.host.files import FileOps
     from gazette_aio.broker.host.metrics import BrokerMetrics
-    from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.stores.fragment_store import FragmentStore
 
 _REMOTE_THREADS = 16
@@ -70,12 +69,12 @@ class StoreRegistry:
         self._sync = sync
         self._owned_since = time.time() if owns_root else 0.0
         # Invariant: calls that wait for a network take no threads from other calls.
-        self._remote = RemoteWorkers(_REMOTE_THREADS, "broker-remote")
+        self._remote = Workers(_REMOTE_THREADS, "broker-remote", abandonable=True)
         # Nor do stores that only clients name take threads from journals' stores.
-        self._visits = RemoteWorkers(_VISIT_THREADS, "broker-visit")
+        self._visits = Workers(_VISIT_THREADS, "broker-visit", abandonable=True)
         # Nor does a hanging file system take threads from the broker's own files.
-        self._local = LocalWorkers(_LOCAL_THREADS, "broker-store")
-        self._checks = LocalWorkers(_CHECK_THREADS, "broker-check")
+        self._local = Workers(_LOCAL_THREADS, "broker-store")
+        self._checks = Workers(_CHECK_THREADS, "broker-check")
         self._giving_up: asyncio.TimerHandle | None = None
         self._metrics = metrics
         self._clock = clock
@@ -169,16 +168,16 @@ class StoreRegistry:
             self._giving_up = loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        self._local.begin_close()
-        self._checks.begin_close()
+        self._local.give_up()
+        self._checks.give_up()
 
     def begin_close(self) -> None:
         """Fail all calls of remote stores, and let calls give up between two slices.
 
         Calls of local stores have some seconds to end.
         """
-        self._remote.begin_close()
-        self._visits.begin_close()
+        self._remote.give_up()
+        self._visits.give_up()
         self._local.stopping.set()
         self.give_up_after(_HANG_SECONDS)
 
@@ -188,9 +187,7 @@ class StoreRegistry:
         Cancellation: safe — call again.
         """
         self.begin_close()
-        await self._local.idle()
-        await self._checks.idle()
+        for workers in (self._local, self._checks, self._remote, self._visits):
+            await workers.aclose()
         if self._giving_up is not None:
             self._giving_up.cancel()
-        for workers in (self._remote, self._visits, self._local, self._checks):
-            workers.close()

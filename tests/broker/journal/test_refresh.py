@@ -20,12 +20,12 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.clock import ManualClock
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.scheduler import MAX_RUNNING
+from gazette_aio.broker.host.workers import Workers
 from gazette_aio.broker.keyspace.keyspace import KeySpaceTransaction
 from gazette_aio.broker.service.apply import serve_apply
 from gazette_aio.broker.service.fragments import serve_fragments
 from gazette_aio.broker.service.read import ContentChunk, serve_read
 from gazette_aio.broker.stores import FileFragmentStore, Listed
-from gazette_aio.broker.stores.remote_workers import RemoteWorkers
 from tests.broker.caller import Caller, calling, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
 from tests.broker.journal.test_crash_points import CLAIMS, running, send
@@ -534,7 +534,7 @@ def _hang(begun: threading.Event, end: threading.Event) -> None:
 
 
 async def test_a_thread_which_was_given_up_keeps_no_call_waiting() -> None:
-    workers = RemoteWorkers(3, "test")
+    workers = Workers(3, "test", abandonable=True)
     end = threading.Event()
     try:
         for _ in range(2):
