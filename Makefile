@@ -94,7 +94,7 @@ USERS_OF_MESSAGES := $(addprefix tests/,cli console consumer contrib docs exampl
 
 plain: TESTS ?= tests/test_golden.py tests/message
 plain: setup ## Run the tests of messages with the plain core, if others use the compiled one (TESTS=others).
-	@if [ -e $(MODULE) ]; then echo "With the plain core:"; $(BIN)/python $(PYTEST) --core plain $(MARKED) $(LONG) $(TESTS); \
+	@if [ -e $(MODULE) ]; then echo "With the plain core:"; GAZETTE_AIO_CORE=plain $(BIN)/python $(PYTEST) $(MARKED) $(LONG) $(TESTS); \
 	else echo "All tests use the plain core"; fi
 
 uvloop: setup ## Run those of them which have an event loop of clients or servers once more, under uvloop.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,17 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the whole run."""
     parser.addoption("--uvloop", action="store_true", help="run tests of coroutines, under uvloop")
     parser.addoption("--long", action="store_true", help="try many more cases at random")
-    parser.addoption(
-        "--core", choices=("native", "plain"), help="form of the core of messages to test"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how far the tests go, before their modules are imported."""
     extent.choose(long=config.getoption("--long"))
-    if form := config.getoption("--core"):
-        assert "gazette_aio.message.core" not in sys.modules, "the form is chosen before its import"
-        os.environ["GAZETTE_AIO_CORE"] = form
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
