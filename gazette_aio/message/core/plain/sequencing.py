@@ -111,7 +111,6 @@ class Sequencer:
         self._offset = self._checked = offset
         self._delivered = 0  # Messages of the first steps.
         self._last: Row | None = None  # The last of them.
-        self._is_all = False  # Whether all was settled that was returned before.
         for producer, low, high, begin in states:
             known = self._producers[producer] = Producer(low, high, begin)
             self._settled[producer] = low, high, begin
@@ -265,15 +264,14 @@ class Sequencer:
         self._undelivered -= count
         self._delivered += count
         self._last = last or self._last
-        self._is_all = is_all
         # Hot: the rest waits for a checkpoint, or for the last message of a batch.
         if is_all:
-            self._apply_settled()
+            self._apply_settled(is_all=True)
 
-    def _apply_settled(self) -> None:
+    def _apply_settled(self, *, is_all: bool = False) -> None:
         """Apply the rule to what was settled."""
         steps, settled = self._steps, self._settled
-        if self._is_all and not self._undelivered and self.replay is None:
+        if is_all and not self._undelivered and self.replay is None:
             # States are those of what was read.
             for name in {row[PRODUCER] for row in steps if row[CLOCK]}:
                 known = self._producers[name]
@@ -281,7 +279,7 @@ class Sequencer:
             self._delivered, done = 0, len(steps)
             self._commits.clear()
         else:
-            done = self._count_settled()
+            done = self._count_settled(is_all=is_all)
             for row in steps[:done]:
                 if row[CLOCK]:
                     settled[row[PRODUCER]] = _bounds_after(self._settled_of(row), row)
@@ -294,7 +292,7 @@ class Sequencer:
             last = self._last
             settled[steps[0][PRODUCER]] = last[CLOCK], steps[0][CLOCK], last[BEGIN]
 
-    def _count_settled(self) -> int:
+    def _count_settled(self, *, is_all: bool) -> int:
         """Return how many of the first steps are settled, and take their messages off."""
         done, commits = 0, self._commits
         # What a replay delivers is known once it ends.
@@ -303,7 +301,7 @@ class Sequencer:
             is_commit = bool(commits) and commits[0][0] == self._first + done
             if is_commit and commits[0][1] <= self._delivered:
                 self._delivered -= commits.popleft()[1]
-            elif is_commit or not (self._delivered or self._is_all):
+            elif is_commit or not (self._delivered or is_all):
                 break
             done += 1
         return done
