@@ -13,11 +13,9 @@ from gazette_aio.message.uuid import CONTINUE_TXN
 from gazette_aio.protocol.errors import DependencyError, QueueFullError
 
 if TYPE_CHECKING:
-    from gazette_aio.client import AsyncJournalClient
     from gazette_aio.message.mapping import Target
-    from gazette_aio.message.publishing.gate import Gate
+    from gazette_aio.message.publishing.journals import Journals
     from gazette_aio.message.publishing.routes import Encoded, Routes
-    from gazette_aio.message.uuid import Clock
 
 MAX_BYTES: Final = 16 << 20
 """Bytes that may be queued."""
@@ -47,19 +45,13 @@ class Backlog:
     to the next transaction.
 
     Args:
-        appends: Service to append through.
-        clock: Clock of the Publisher.
-        gate: Its gate.
-        update_clock: Whether the clock follows wall time.
+        journals: Journals of the Publisher.
     """
 
-    def __init__(
-        self, appends: AsyncJournalClient, clock: Clock, gate: Gate, *, update_clock: bool
-    ) -> None:
-        self._appends = appends
-        self._clock = clock
-        self._gate = gate
-        self._update_clock = update_clock
+    def __init__(self, journals: Journals) -> None:
+        self._journals = journals
+        self._appends = journals.appends
+        self._gate = journals.gate
         self._items: deque[Queued] = deque()
         self.size_bytes: int = 0
         """Bytes of the messages that are queued."""
@@ -153,7 +145,7 @@ class Backlog:
             return
         routes, target = self._items[0][:2]
         dropped = self._dropped
-        await routes.journals.content_types.check(target)
+        await self._journals.check_content_type(target)
         append = await self._appends.start_append(target[0])
         if dropped != self._dropped:
             # Race: what the lock was acquired for is gone; what's queued by now may be elsewhere.
@@ -163,13 +155,12 @@ class Backlog:
         try:
             cleared = self._appends.cleared_error(target[0])
             route = routes.route_to(target, CONTINUE_TXN)
-            if self._update_clock:
-                self._clock.update()
+            self._journals.update_clock()
             # Invariant: clocks are taken while the journal is locked, so that the order of bytes
             # is the order of clocks.
             run = self._take_run(routes, target)
             for messages in merged(item.message for item in run):
-                begin, data = route.stamp(messages, self._clock, CONTINUE_TXN)
+                begin, data = route.stamp(messages, self._journals.clock, CONTINUE_TXN)
                 append.write(data)
                 first = first or begin
         except BaseException as error:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gazette_aio.message.publishing.uncommitted import missing
+from gazette_aio.message.publishing.journals import missing
 from gazette_aio.message.uuid import OUTSIDE_TXN
 from gazette_aio.protocol.errors import DependencyError
 
 if TYPE_CHECKING:
     from gazette_aio.aio.turns import Turns
-    from gazette_aio.client import AsyncAppend, AsyncJournalClient
+    from gazette_aio.client import AsyncAppend
     from gazette_aio.message.mapping import Target
     from gazette_aio.message.publishing.routes import Encoded, Route, Routes
-    from gazette_aio.message.uuid import Clock, Flags, ProducerID
+    from gazette_aio.message.uuid import Flags, ProducerID
 
 CROWD_BYTES: Final = 1 << 20
 """Bytes that are written to an append before it's drained."""
@@ -23,30 +23,18 @@ class BatchWriter:
     """Stamps and appends the messages of one batch, journal by journal.
 
     Args:
-        appends: Service to append through.
         routes: Routes of the Publisher.
-        clock: Its clock.
-        update_clock: Whether the clock follows wall time.
         flags: Flags of the messages.
         pace: Turns of the event loop.
         producer: Producer of the messages, if they mustn't be of a later one.
     """
 
     def __init__(
-        self,
-        appends: AsyncJournalClient,
-        routes: Routes[Any],
-        clock: Clock,
-        *,
-        update_clock: bool,
-        flags: Flags,
-        pace: Turns,
-        producer: ProducerID | None = None,
+        self, routes: Routes[Any], flags: Flags, pace: Turns, producer: ProducerID | None = None
     ) -> None:
-        self._appends = appends
         self._routes = routes
-        self._clock = clock
-        self._update_clock = update_clock
+        self._journals = routes.journals
+        self._appends = routes.journals.appends
         self._flags = flags
         self._pace = pace
         self._producer = producer
@@ -85,7 +73,7 @@ class BatchWriter:
             self._producer = route.producer
             first, done = written
             if self._flags == OUTSIDE_TXN:
-                route.state.acked_clock = self._clock.value  # All clocks of it are taken.
+                route.state.acked_clock = self._journals.clock.value  # All clocks of it are taken.
             else:
                 if not route.state.pending:
                     self._routes.note_pending(route, first, cleared)
@@ -103,7 +91,7 @@ class BatchWriter:
         # commits without the others.
         if self._flags != OUTSIDE_TXN and self._producer not in {
             None,
-            self._routes.journals.producer,
+            self._journals.producer,
         }:
             raise DependencyError("uncommitted messages of the batch were abandoned")
 
@@ -116,22 +104,21 @@ class BatchWriter:
             The first clock, and the number of parts done; or None if messages were abandoned
             meanwhile, so that the producer of the parts is never acknowledged.
         """
-        clock, first, written, crowd = self._clock, 0, 0, 0
+        first = written = crowd = 0
         for number in range(done, len(parts)):
             if written:
                 await self._pace.rest()
                 if crowd >= CROWD_BYTES:
                     await append.drain()
                     crowd = 0
-                if route.producer != self._routes.journals.producer:
+                if route.producer != self._journals.producer:
                     return None
                 if written > self._appends.cutoff_bytes:
                     return first, number
-            if self._update_clock:
-                clock.update()
+            self._journals.update_clock()
             # Invariant: clocks are taken while the journal is locked, so that the order of bytes
             # is the order of clocks.
-            begin, data = route.stamp(parts[number], clock, self._flags)
+            begin, data = route.stamp(parts[number], self._journals.clock, self._flags)
             first = first or begin
             written += append.write(data)
             crowd += len(data)

@@ -13,7 +13,7 @@ from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.publishing.backlog import RUN_MESSAGES
 from gazette_aio.message.publishing.batch_writer import BatchWriter
-from gazette_aio.message.publishing.calls import calls_of
+from gazette_aio.message.publishing.blocks import block_of
 from gazette_aio.message.publishing.held import Held, runs_by_journal
 from gazette_aio.message.publishing.intent_record import encode_record
 from gazette_aio.message.publishing.intents import append_intents
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gazette_aio.client import AsyncAppend
-    from gazette_aio.message.publishing.gate import Gate
+    from gazette_aio.message.publishing.journals import Journals
     from gazette_aio.message.publishing.transaction import TransactionLog
-    from gazette_aio.message.publishing.uncommitted import Uncommitted
-    from gazette_aio.message.uuid import Clock
 
 _NOTHING: Final = "the transaction did not commit, and nothing of it becomes visible"
 _IN_DOUBT: Final = "the transaction may commit, as the next one with its log, or recover(), decides"
@@ -51,27 +49,14 @@ class Commits:
     """Commits transactions, those that end during a commit together in the next one.
 
     Args:
-        gate: Gate of the Publisher.
-        uncommitted: Its uncommitted messages.
-        clock: Its clock.
-        update_clock: Whether the clock follows wall time.
+        journals: Journals of the Publisher.
         max_waiting: Transactions that may wait for others to end.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        uncommitted: Uncommitted,
-        clock: Clock,
-        *,
-        update_clock: bool,
-        max_waiting: int,
-    ) -> None:
-        self._gate = gate
-        self._uncommitted = uncommitted
-        self._appends = uncommitted.appends
-        self._clock = clock
-        self._update_clock = update_clock
+    def __init__(self, journals: Journals, max_waiting: int) -> None:
+        self._journals = journals
+        self._gate = journals.gate
+        self._appends = journals.appends
         self._line: Line[Held] = Line(max_waiting)
         self._group: Sequence[Held] = ()
         """Transactions whose commit is under way."""
@@ -106,13 +91,13 @@ class Commits:
             raise TransactionError(
                 f"{gate.reserved_by} commits what is published: publish without transaction()"
             )
-        calls = calls_of(gate)
-        if calls is not None and calls.is_open:
+        block = block_of(gate)
+        if block is not None and block.is_open:
             raise TransactionError(
                 "a transaction of this Publisher is open in this task, or in a task that started "
                 "it: publish in that block, or begin after its end"
             )
-        if gate.owner is None and not self._uncommitted.is_empty:
+        if gate.owner is None and not self._journals.is_empty:
             raise TransactionError(
                 "messages were published by publish_uncommitted() outside of a transaction(): "
                 "commit them by build_ack_intents(), or abandon() them"
@@ -177,7 +162,7 @@ class Commits:
         for error in failed.values():
             raise error
         if held.items is not items:  # Race: they were abandoned meanwhile.
-            self._uncommitted.abandon()
+            self._journals.abandon()
         held.published(appends)
         self._gate.owner = held
 
@@ -193,7 +178,7 @@ class Commits:
         if held.turn is not None:
             try:
                 await asyncio.shield(held.turn)
-                await self._uncommitted.backlog.drained()
+                await self._journals.backlog.drained()
             except Exception as error:
                 raise explained(error, _NOTHING) from error
         if held.uses_state:
@@ -238,7 +223,7 @@ class Commits:
             if held.turn is not None:
                 _retrieve(held.turn)
             if held.has_turn and held.outcome is None:
-                self._uncommitted.abandon()
+                self._journals.abandon()
                 self._next()
             if held not in self._group:  # Or else it commits with others, though it's cancelled.
                 held.release()
@@ -304,7 +289,6 @@ class Commits:
 
     async def _commit_all(self, group: Sequence[Held]) -> None:
         log, doubt = group[0].log, _NOTHING
-        uncommitted = self._uncommitted
         try:
             if log is not None and not group[0].has_turn:
                 await self._prepare(log)  # A commit may have failed since they began.
@@ -317,7 +301,7 @@ class Commits:
                     )
                     raise TransactionError(text)
                 left = await self._write_all(_of_present_state(group))
-                intents = uncommitted.acknowledge()
+                intents = self._journals.acknowledge()
                 before = state = None if log is None else log.state
                 for held in left:
                     state = held.state if held.uses_state else state
@@ -335,7 +319,7 @@ class Commits:
         except BaseException as error:
             # Invariant: the producer of messages in doubt publishes nothing more. Its next
             # acknowledgement would commit them, or recovery would roll back its later messages.
-            uncommitted.abandon()
+            self._journals.abandon()
             if log is not None and not log.in_doubt:
                 doubt = _NOTHING
             for held in group:
@@ -349,14 +333,14 @@ class Commits:
         """Write messages to their journals, and return the transactions that can commit."""
         while True:
             appends, unwritten = await self._write(group)
-            failed = await self._uncommitted.failures() | unwritten
+            failed = await self._journals.failures() | unwritten
             if not failed:
                 for held in group:
                     held.published(appends)
                 return group
             # Invariant: a journal that fails concerns no transaction without messages to it. Their
             # messages are written again, by a fresh producer.
-            self._uncommitted.abandon()
+            self._journals.abandon()
             left: list[Held] = []
             for held in group:
                 errors = [failed[journal] for journal in held.appends if journal in failed]
@@ -378,15 +362,8 @@ class Commits:
         for journal, runs in runs_by_journal(items, RUN_MESSAGES).items():
             try:
                 for run in runs:
-                    await run[0].routes.journals.content_types.check(run[0].target)
-                    writer = BatchWriter(
-                        self._appends,
-                        run[0].routes,
-                        self._clock,
-                        update_clock=self._update_clock,
-                        flags=CONTINUE_TXN,
-                        pace=pace,
-                    )
+                    await self._journals.check_content_type(run[0].target)
+                    writer = BatchWriter(run[0].routes, CONTINUE_TXN, pace)
                     parts = list(merged(item.message for item in run))
                     appends[journal] = await writer.append(run[0].target, parts)
             except Exception as error:  # noqa: BLE001 - the caller raises it.

@@ -7,13 +7,14 @@ import importlib
 import inspect
 import reprlib
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio import turns
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
-from gazette_aio.message.publishing.slices import Slices
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError, within
 from gazette_aio.protocol.journal import encodable
 
@@ -29,10 +30,58 @@ T = TypeVar("T")
 
 _TABLE_ROWS: Final = "gazette_aio.message.publishing.table_rows"  # Needs pyarrow.
 
+FIRST_ROWS: Final = 16
+MAX_ROWS: Final = 4096
+
 _TAKEN_AT_ONCE: Final = 4096
 _MAPPED_AT_ONCE: Final = 512
 """Targets are new objects. The garbage collector runs as soon as 700 of them are alive."""
 _YIELDED_AT_ONCE: Final = 32
+
+
+class Slices:
+    """Async iterator of slices of rows, with turns for the event loop in between.
+
+    Slices grow and shrink to take about a millisecond each.
+
+    Args:
+        count: Number of rows.
+        pace: Turns of the event loop.
+        max_rows: Greatest size of a slice; by default 4096.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        pace: Turns,
+        max_rows: int | None = None,
+    ) -> None:
+        self._count, self._pace = count, pace
+        self._max_rows = max_rows or MAX_ROWS
+        self._rows = FIRST_ROWS
+        self._start = self._stop = 0
+        self._began = 0.0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, int]:
+        if self._stop:
+            self._adapt()
+            await self._pace.rest()
+        if self._stop == self._count:
+            raise StopAsyncIteration
+        self._start = self._stop
+        self._stop = min(self._start + self._rows, self._count)
+        self._began = thread_time()
+        return self._start, self._stop
+
+    def _adapt(self) -> None:
+        # Time of this thread alone: others that keep it waiting don't make the work longer.
+        seconds = thread_time() - self._began
+        factor = min(max(turns.SLICE_SECONDS / max(seconds, 1e-9), 0.5), 2.0)
+        rows = int((self._stop - self._start) * factor)
+        self._rows = max(min(rows, self._max_rows), 1)
 
 
 class Rows(Protocol):

@@ -21,7 +21,7 @@ class Gate:
     def __init__(self) -> None:
         self.turn_bytes: int = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none unless the gate is open."""
-        self.has_calls: bool = False
+        self.has_blocks: bool = False
         """Whether any transaction has begun, whose calls are noted."""
         self.owner: object = None
         """Who may publish uncommitted messages: anyone if None, or else this transaction."""

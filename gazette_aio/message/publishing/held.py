@@ -6,7 +6,7 @@ import asyncio
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from gazette_aio.message.publishing.calls import Calls
+from gazette_aio.message.publishing.blocks import Block
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MOST_HELD: Final = HELD_BYTES // _MESSAGE_BYTES
 """Messages beyond which a transaction surely doesn't hold them."""
 
 
-class Held(Calls):
+class Held(Block):
     """A transaction that holds messages, or has its turn and publishes them.
 
     As a context manager it counts calls that have begun.

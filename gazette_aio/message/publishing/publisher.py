@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.adapters.base import Adapter, TypedAdapter
-from gazette_aio.message.publishing.backlog import MAX_BYTES, Backlog, Queued
+from gazette_aio.message.publishing.backlog import MAX_BYTES, Queued
 from gazette_aio.message.publishing.batch_writer import BatchWriter
-from gazette_aio.message.publishing.block import Block
-from gazette_aio.message.publishing.calls import calls_of
+from gazette_aio.message.publishing.blocks import ReservedBlock, block_of
 from gazette_aio.message.publishing.commits import Commits
-from gazette_aio.message.publishing.content_types import ContentTypes
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
@@ -31,11 +29,10 @@ from gazette_aio.message.publishing.encoding import (
     splitter,
     take,
 )
-from gazette_aio.message.publishing.gate import Gate
 from gazette_aio.message.publishing.held import MOST_HELD, Held
-from gazette_aio.message.publishing.routes import Journals, Routes, count_of
+from gazette_aio.message.publishing.journals import Journals
+from gazette_aio.message.publishing.routes import Routes, count_of
 from gazette_aio.message.publishing.transaction import Transaction
-from gazette_aio.message.publishing.uncommitted import Uncommitted
 from gazette_aio.message.uuid import (
     CONTINUE_TXN,
     MASK_64,
@@ -54,13 +51,13 @@ from gazette_aio.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable
 
     import gazette_aio.protocol as pb
     from gazette_aio.client import AsyncAppend, AsyncJournalClient, Tracing
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
-    from gazette_aio.message.publishing.routes import Encoded, Route
+    from gazette_aio.message.publishing.routes import Encoded
     from gazette_aio.message.publishing.transaction import TransactionLog
 
 T = TypeVar("T")
@@ -113,28 +110,20 @@ class Publisher(Generic[T]):
         _require_adapter(adapter)
         if producer is not None and len(producer) != 6:
             raise ValidationError("a producer ID has six bytes")
-        self.appends = appends
-        self.clock: Clock = Clock() if clock is None else clock
-        self._update_clock = clock is None
-        self._try_append = appends.try_append
         own = new_producer_id() if producer is None else ProducerID(producer)
-        self._content_types = ContentTypes(appends)
-        journals = Journals(own, self._content_types, allow_mixed=allow_mixed)
-        self._gate = Gate()
-        self._backlog = Backlog(appends, self.clock, self._gate, update_clock=self._update_clock)
-        self._uncommitted = Uncommitted(appends, journals, self.clock, self._backlog)
-        self._commits = Commits(
-            self._gate,
-            self._uncommitted,
-            self.clock,
-            update_clock=self._update_clock,
-            max_waiting=max_waiting,
-        )
-        self._use(adapter, journals)
+        self._journals = Journals(appends, clock, own, allow_mixed=allow_mixed)
+        self.appends = appends
+        self.clock: Clock = self._journals.clock
+        self._update_clock = self._journals.follows_time
+        self._try_append = appends.try_append
+        self._gate = self._journals.gate
+        self._backlog = self._journals.backlog
+        self._commits = Commits(self._journals, max_waiting)
+        self._use(adapter)
 
-    def _use(self, adapter: Adapter[T], journals: Journals) -> None:
+    def _use(self, adapter: Adapter[T]) -> None:
         self.adapter: Adapter[T] = adapter
-        self._routes: Routes[T] = Routes(adapter, journals)
+        self._routes: Routes[T] = Routes(adapter, self._journals)
         self._open_routes = self._routes.open
         self._split = splitter(adapter)
         self._plain: set[type] = set()  # Types of messages that have no validation.
@@ -155,14 +144,14 @@ class Publisher(Generic[T]):
         """
         _require_adapter(adapter)
         view: Any = copy.copy(self)
-        view._use(adapter, self._routes.journals)
+        view._use(adapter)
         shared: Publisher[U] = view
         return shared
 
     @property
     def producer_id(self) -> ProducerID:
         """ID of the producer. It changes when a transaction is abandoned."""
-        return self._routes.journals.producer
+        return self._journals.producer
 
     @property
     def queued_bytes(self) -> int:
@@ -170,7 +159,7 @@ class Publisher(Generic[T]):
         return self._backlog.size_bytes
 
     def __repr__(self) -> str:
-        journals = self._routes.journals
+        journals = self._journals
         return (
             f"<Publisher {self.producer_id.hex()} clock={self.clock.value} "
             f"routes={len(journals.states)} pending={len(journals.pending)}>"
@@ -213,11 +202,11 @@ class Publisher(Generic[T]):
 
         Cancellation: safe — nothing was published.
         """
-        call = self._publish(mapping, message, OUTSIDE_TXN)
+        call = self._publish(mapping, message, OUTSIDE_TXN, None)
         return self._noted("start_publish_committed", call)
 
     async def _publish_committed(self, mapping: Mapping[T], message: T) -> pb.AppendResponse:
-        return await (await self._publish(mapping, message, OUTSIDE_TXN))
+        return await (await self._publish(mapping, message, OUTSIDE_TXN, None))
 
     def publish_uncommitted(
         self, mapping: Mapping[T], message: T
@@ -250,93 +239,101 @@ class Publisher(Generic[T]):
 
         Cancellation: safe — nothing was published.
         """
-        # Hot: this is `_noted()`.
         gate = self._gate
-        calls = calls_of(gate) if gate.has_calls else None
-        if calls is None:
-            return self._publish_uncommitted(mapping, message, None)
-        call = self._publish_uncommitted(mapping, message, calls.owner)
-        if calls.is_open:
-            last = calls.last
-            if last is not None and last.cr_frame is not None:
-                calls.keep(last)
-            calls.last = call
+        block = block_of(gate) if gate.has_blocks else None
+        if block is None:
+            return self._publish(mapping, message, CONTINUE_TXN, None)
+        call = self._publish(mapping, message, CONTINUE_TXN, block.owner)
+        if block.is_open:
+            block.note(call, "publish_uncommitted")
         return call
 
-    async def _publish_uncommitted(
-        self, mapping: Mapping[T], message: T, owner: Held | None
-    ) -> AsyncAppend:
-        # Hot: this is `_publish()`, spelled out for the case that nothing has to be awaited.
-        gate = self._gate
-        turn_bytes = gate.turn_bytes
-        if turn_bytes > 0 and owner is gate.owner:
-            if type(message) not in self._plain:
-                self._validate(message)
-            try:
-                target = mapping(message)
-            except TypeError:
-                require_mapping(mapping)
-                raise
-            route = self._open_routes.get(target)
-            if route is not None:
-                clock = self.clock
-                before = clock.value
-                tick = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4 if self._update_clock else 0
-                if tick > before:
-                    tick += clock.step
-                else:
-                    tick = (before + clock.step) & MASK_64
-                clock.value = tick
-                data = route.encode_continue(message, tick)
-                append = self._try_append(route.journal, data)
-                if append is not None:
-                    gate.turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
-                    route.state.last = append
-                    return append
-                clock.value = before
-            with owner or _NOBODY:
-                return await self._publish_mapped(target, message, CONTINUE_TXN, owner)
-        with owner or _NOBODY:
-            return await self._publish(mapping, message, CONTINUE_TXN, owner)
-
     async def _publish(
-        self, mapping: Mapping[T], message: T, flags: Flags, owner: Held | None = None
+        self, mapping: Mapping[T], message: T, flags: Flags, owner: Held | None
     ) -> AsyncAppend:
-        if self._gate.turn_bytes <= 0:
-            await self._gate.give_turn()
+        """Publish a message for a transaction that may hold messages, its owner."""
         if type(message) not in self._plain:
             self._validate(message)
-        require_mapping(mapping)
-        return await self._publish_mapped(mapping(message), message, flags, owner)
-
-    async def _publish_mapped(
-        self,
-        target: Target | Awaitable[Target],
-        message: T,
-        flags: Flags,
-        owner: Held | None,
-    ) -> AsyncAppend:
-        if not isinstance(target, tuple):
-            target = await awaited_target(target)
-        if not self._content_types.is_checked(target):
+        try:
+            target = mapping(message)
+        except TypeError:
+            require_mapping(mapping)
+            raise
+        gate = self._gate
+        turn_bytes = gate.turn_bytes
+        route = self._open_routes.get(target)
+        if route is not None and turn_bytes > 0 and owner is gate.owner and flags:
+            # Hot: the journal has uncommitted messages, and nothing has to be awaited. This is
+            # `_append_now()`.
+            clock = self.clock
+            before = clock.value
+            tick = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4 if self._update_clock else 0
+            if tick > before:
+                tick += clock.step
+            else:
+                tick = (before + clock.step) & MASK_64
+            clock.value = tick
+            data = route.encode_continue(message, tick)
+            append = self._try_append(route.journal, data)
+            if append is not None:
+                gate.turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
+                route.state.last = append
+                return append
+            clock.value = before
+        with owner or _NOBODY:
+            if not isinstance(target, tuple):
+                target = await awaited_target(target)
+            if gate.turn_bytes <= 0:
+                await gate.give_turn()
             await self._check_content_type(target)
-        if flags != OUTSIDE_TXN and self._is_held(owner):
-            assert owner is not None
-            item = self._queued(target, self._split([message]))
-            if owner.hold([item]):
-                return owner.append_to(target[0])
-            await self._commits.publish(owner)
-        await self._gate.passed()
-        self._check_owner(owner, flags)
+            if flags and self._is_held(owner):
+                assert owner is not None
+                if owner.hold([self._queued(target, self._split([message]))]):
+                    return owner.append_to(target[0])
+                await self._commits.publish(owner)
+            await gate.passed()
+            self._check_owner(owner, flags)
+            append = self._append_now(target, message, flags)
+            if append is not None:
+                return append
+            with gate:
+                append = await self.appends.start_append(target[0])
+                try:
+                    self._check_owner(owner, flags)
+                    # Race: meanwhile the journal may have got uncommitted messages of others, or
+                    # these were abandoned, and the producer is another.
+                    route = self._routes.route_to(target, flags)
+                    tick = self.clock.tick()
+                    append.write(route.encode(message, tick, flags))
+                except BaseException as error:
+                    append.roll_back(error)
+                    raise
+                # Race: an append that fails along with an earlier one tells that by its release.
+                self._routes.note(route, append, tick, flags)
+                append.release()
+                return append
+
+    def _append_now(self, target: Target, message: T, flags: Flags) -> AsyncAppend | None:
+        """Append a message, or return None if its journal is locked."""
         route = self._routes.route_to(target, flags)
-        append = self._append_now(route, message, flags)
+        self._journals.update_clock()
+        # Invariant: from the tick to the append there's no await, so that the order of bytes is
+        # the order of clocks.
+        before = self.clock.value
+        tick = self.clock.tick()
+        data = route.encode(message, tick, flags)
+        self._gate.turn_bytes -= _MESSAGE_BYTES + len(data)
+        append = self._try_append(route.journal, data)
         if append is None:
-            append = await self._append_slowly(target, message, flags, owner)
+            self.clock.value = before
+        else:
+            self._routes.note(route, append, tick, flags)
         return append
 
     async def _check_content_type(self, target: Target) -> None:
-        self._routes.find(target)  # It must have a framing.
-        await self._content_types.check(target)
+        if not self._journals.is_checked(target):
+            self._routes.find(target)  # It must have a framing.
+            await self._journals.check_content_type(target)
 
     def _is_held(self, owner: Held | None) -> bool:
         """Whether a transaction holds its messages, or else publishes them.
@@ -404,65 +401,16 @@ class Publisher(Generic[T]):
             return
         self._backlog.check()
         # Queued messages are checked before they're appended.
-        if self._gate.is_open and not self._backlog and self._content_types.is_checked(target):
-            route = self._routes.route_to(target, CONTINUE_TXN)
-            if self._append_now(route, message, CONTINUE_TXN) is not None:
-                return
+        is_free = self._gate.is_open and not self._backlog and self._journals.is_checked(target)
+        if is_free and self._append_now(target, message, CONTINUE_TXN) is not None:
+            return
         self._gate.check()
         self._backlog.put(self._queued(target, self._split([message])))
 
     def _owner(self) -> Held | None:
         """Return the transaction that the current task's messages belong to, if it's a Held one."""
-        calls = calls_of(self._gate) if self._gate.has_calls else None
-        return None if calls is None else calls.owner
-
-    def _append_now(self, route: Route[T], message: T, flags: Flags) -> AsyncAppend | None:
-        if self._update_clock:
-            self.clock.update()
-        # Invariant: from the tick to the append there's no await, so that the order of bytes is
-        # the order of clocks.
-        before = self.clock.value
-        clock = self.clock.tick()
-        data = route.encode(message, clock, flags)
-        self._gate.turn_bytes -= _MESSAGE_BYTES + len(data)
-        append = self._try_append(route.journal, data)
-        if append is None:
-            self.clock.value = before
-        else:
-            self._note(route, append, clock, flags)
-        return append
-
-    def _note(self, route: Route[T], append: AsyncAppend, clock: int, flags: Flags) -> None:
-        if flags == OUTSIDE_TXN:
-            route.state.acked_clock = clock
-            return
-        if not route.state.pending:
-            cleared = self.appends.cleared_error(route.journal)
-            self._routes.note_pending(route, clock, cleared)
-        self._open_routes[route.target] = route
-        route.state.last = append
-
-    async def _append_slowly(
-        self, target: Target, message: T, flags: Flags, owner: Held | None
-    ) -> AsyncAppend:
-        with self._gate:
-            append = await self.appends.start_append(target[0])
-            try:
-                self._check_owner(owner, flags)
-                # Race: meanwhile the journal may have got uncommitted messages of others, or these
-                # were abandoned, and the producer is another.
-                route = self._routes.route_to(target, flags)
-                clock = self.clock.tick()
-                append.write(route.encode(message, clock, flags))
-            except BaseException as error:
-                append.require(error)
-                with contextlib.suppress(type(error)):
-                    append.release()
-                raise
-            # Race: an append that fails along with an earlier one tells that by its release.
-            self._note(route, append, clock, flags)
-            append.release()
-            return append
+        block = block_of(self._gate) if self._gate.has_blocks else None
+        return None if block is None else block.owner
 
     def publish_committed_batch(
         self,
@@ -550,62 +498,45 @@ class Publisher(Generic[T]):
         owner: Held | None = None,
     ) -> dict[str, AsyncAppend]:
         with owner or _NOBODY:
-            return await self._publish_rows(mapping, messages, table, flags, owner)
-
-    async def _publish_rows(
-        self,
-        mapping: Mapping[Any] | Target,
-        messages: Iterable[T],
-        table: Any,
-        flags: Flags,
-        owner: Held | None,
-    ) -> dict[str, AsyncAppend]:
-        pace = Turns()
-        taken = await take(messages, pace)
-        rows: Rows = MessageRows(taken, self._split, self._validate, self._plain)
-        if table is not None:
-            if taken:
-                raise ValidationError("a batch has either messages or a table")
-            is_mapped = not isinstance(mapping, tuple)
-            rows = await rows_of_table(table, self.adapter, is_mapped=is_mapped)
-        indices = await map_rows(rows, mapping, pace)
-        check_journals(indices)
-        batch: list[tuple[Target, list[Encoded]]] = []
-        for target, some in indices.items():
-            await self._check_content_type(target)
-            route = self._routes.find(target)
-            batch.append((target, await encode_rows(rows, some, route, flags, pace)))
-        await release(taken, pace)
-        if flags != OUTSIDE_TXN and self._is_held(owner):
-            assert owner is not None
-            if len(rows) <= MOST_HELD:
-                items = [self._queued(target, part) for target, parts in batch for part in parts]
-                if owner.hold(items):
-                    return {journal: owner.append_to(journal) for (journal, _), _ in batch}
-            await self._commits.publish(owner)
-        await self._gate.passed()
-        self._check_owner(owner, flags)
-        for target, _ in batch:
-            self._routes.route_to(target, flags)
-        writer = BatchWriter(
-            self.appends,
-            self._routes,
-            self.clock,
-            update_clock=self._update_clock,
-            flags=flags,
-            pace=pace,
-            producer=None if owner is None else self.producer_id,
-        )
-        with self._gate:
-            return {target[0]: await writer.append(target, parts) for target, parts in batch}
+            pace = Turns()
+            taken = await take(messages, pace)
+            rows: Rows = MessageRows(taken, self._split, self._validate, self._plain)
+            if table is not None:
+                if taken:
+                    raise ValidationError("a batch has either messages or a table")
+                is_mapped = not isinstance(mapping, tuple)
+                rows = await rows_of_table(table, self.adapter, is_mapped=is_mapped)
+            indices = await map_rows(rows, mapping, pace)
+            check_journals(indices)
+            batch: list[tuple[Target, list[Encoded]]] = []
+            for target, some in indices.items():
+                await self._check_content_type(target)
+                route = self._routes.find(target)
+                batch.append((target, await encode_rows(rows, some, route, flags, pace)))
+            await release(taken, pace)
+            if flags and self._is_held(owner):
+                assert owner is not None
+                if len(rows) <= MOST_HELD:
+                    items = [
+                        self._queued(target, part) for target, parts in batch for part in parts
+                    ]
+                    if owner.hold(items):
+                        return {journal: owner.append_to(journal) for (journal, _), _ in batch}
+                await self._commits.publish(owner)
+            await self._gate.passed()
+            self._check_owner(owner, flags)
+            for target, _ in batch:
+                self._routes.route_to(target, flags)
+            producer = None if owner is None else self.producer_id
+            writer = BatchWriter(self._routes, flags, pace, producer)
+            with self._gate:
+                return {target[0]: await writer.append(target, parts) for target, parts in batch}
 
     def _noted(self, name: str, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """Note a call that the transaction that it's made in requires to be awaited."""
-        calls = calls_of(self._gate) if self._gate.has_calls else None
-        if calls is not None and calls.is_open:
-            named: Any = call
-            named.__name__ = name
-            calls.note(call)
+        block = block_of(self._gate) if self._gate.has_blocks else None
+        if block is not None and block.is_open:
+            block.note(call, name)
         return call
 
     def _validate(self, message: T) -> None:
@@ -639,8 +570,8 @@ class Publisher(Generic[T]):
         if self._backlog:
             raise UsageError("messages are queued: await drain() first")
         self._backlog.check()
-        self._uncommitted.check()
-        return self._uncommitted.acknowledge()
+        self._journals.require_all()
+        return self._journals.acknowledge()
 
     def transaction(
         self, *, intents: TransactionLog | None = None, exclusive: bool = False
@@ -661,13 +592,13 @@ class Publisher(Generic[T]):
         tracing: Tracing | None = getattr(self.appends, "tracing", None)
         return Transaction(self._commits, self._gate, intents, tracing, exclusive=exclusive)
 
-    def block(self, transaction: str = "the transaction") -> Block:
+    def block(self, transaction: str = "the transaction") -> ReservedBlock:
         """Return the block of a transaction that the caller commits itself, as shards do.
 
         Args:
             transaction: What errors call the transaction.
         """
-        return Block(self._gate, self._backlog, transaction)
+        return ReservedBlock(self._gate, self._backlog, transaction)
 
     def abandon(self) -> None:
         """Abandon uncommitted messages: no later acknowledgement commits them.
@@ -680,7 +611,7 @@ class Publisher(Generic[T]):
         if owner is not None and owner.is_open and owner is not self._gate.owner:
             owner.abandon()
         elif owner is self._gate.owner:
-            self._uncommitted.abandon()
+            self._journals.abandon()
 
     async def flush(self) -> None:
         """Wait until the broker has written all uncommitted messages.
@@ -694,7 +625,7 @@ class Publisher(Generic[T]):
         """
         await self._publish_held()
         await self._backlog.drained()
-        await self._uncommitted.flush()
+        await self._journals.flush()
 
     async def _publish_held(self) -> None:
         owner = self._owner()

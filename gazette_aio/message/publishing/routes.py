@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, StampingAdapter
 from gazette_aio.message.core import Stamper
 from gazette_aio.message.framing import framing_by_content_type
-from gazette_aio.message.publishing.intent_record import AckIntent
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -20,7 +18,6 @@ from gazette_aio.message.uuid import (
     Flags,
     ProducerID,
     build_uuid,
-    new_producer_id,
 )
 from gazette_aio.protocol.errors import MixedTransactionError, ValidationError
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.framing import Framing
     from gazette_aio.message.mapping import Target
-    from gazette_aio.message.publishing.content_types import ContentTypes
+    from gazette_aio.message.publishing.journals import Journals
 
 T = TypeVar("T")
 
@@ -235,71 +232,6 @@ class Route(Generic[T]):
         return stamp_and_frame
 
 
-class Abandoned(NamedTuple):
-    """A journal with abandoned messages."""
-
-    state: JournalState
-    clock: int
-    """Clock of an acknowledgement that rolls them back; below 1 if there is none."""
-
-
-class Journals:
-    """Journals of a Publisher and its views, and their uncommitted messages.
-
-    Args:
-        producer: ID to stamp messages with.
-        content_types: Checks the content types of journals.
-        allow_mixed: Permit committed messages to journals with uncommitted ones.
-    """
-
-    def __init__(
-        self, producer: ProducerID, content_types: ContentTypes, *, allow_mixed: bool
-    ) -> None:
-        self.producer: ProducerID = producer
-        self.content_types = content_types
-        self.allow_mixed = allow_mixed
-        self.pending: list[JournalState] = []
-        """Journals with uncommitted messages, in the order of their first ones."""
-        self.states: dict[str, JournalState] = {}
-        """By name: all journals."""
-        self.tables: WeakSet[Routes[Any]] = WeakSet()
-        """Routes of the Publisher and of each view."""
-
-    def acknowledge(self, clock: Clock) -> list[AckIntent]:
-        """Return acknowledgements of uncommitted messages, and forget these.
-
-        Raises:
-            Exception: The adapter raises it. Nothing is forgotten.
-        """
-        intents: list[AckIntent] = []
-        clocks: list[int] = []
-        for state in self.pending:
-            clocks.append(clock.tick())
-            intents.append(AckIntent(state.journal, state.acknowledgement(clocks[-1])))
-        for state, acked in zip(self.pending, clocks, strict=True):
-            state.acked_clock = acked
-            state.pending = False
-            state.last = None
-        self.pending = []
-        for table in self.tables:
-            table.open.clear()
-        return intents
-
-    def abandon(self) -> list[Abandoned]:
-        """Forget all journals, take a fresh producer, and return the abandoned messages."""
-        abandoned: list[Abandoned] = []
-        for state in self.pending:
-            # Wire: an acknowledgement at or before the last one rolls back what's pending.
-            acked = state.acked_clock
-            abandoned.append(Abandoned(state, state.first_clock - 1 if acked is None else acked))
-        self.pending = []
-        self.states = {}
-        for table in self.tables:
-            table.clear()
-        self.producer = new_producer_id()
-        return abandoned
-
-
 class Routes(Generic[T]):
     """Routes of a Publisher, or of one of its views.
 
@@ -361,6 +293,17 @@ class Routes(Generic[T]):
                 table.forget(before)
         self._by_target[target] = route
         return route
+
+    def note(self, route: Route[T], append: AsyncAppend, clock: int, flags: Flags) -> None:
+        """Note the append of one message."""
+        state = route.state
+        if flags == OUTSIDE_TXN:
+            state.acked_clock = clock
+            return
+        if not state.pending:
+            self.note_pending(route, clock, self.journals.appends.cleared_error(route.journal))
+        self.open[route.target] = route
+        state.last = append
 
     def note_pending(self, route: Route[T], clock: int, cleared: ClearedError | None) -> None:
         """Note that a journal has an uncommitted message now.

@@ -468,7 +468,7 @@ async def test_cancelled_while_it_writes(monkeypatch):
     appends = BatchAppends()
     publisher = Publisher(appends, json_adapter())
     monkeypatch.setattr("gazette_aio.aio.turns.SLICE_SECONDS", 0)
-    monkeypatch.setattr("gazette_aio.message.publishing.slices.FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.encoding.FIRST_ROWS", 1)
     held = asyncio.Event()
     start = appends.start_append
 
@@ -498,7 +498,7 @@ async def test_messages_are_of_the_producer_which_is_acknowledged(monkeypatch, a
     appends = BatchAppends(client)
     publisher = Publisher(appends, json_adapter())
     monkeypatch.setattr("gazette_aio.aio.turns.SLICE_SECONDS", 0)
-    monkeypatch.setattr("gazette_aio.message.publishing.slices.FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.encoding.FIRST_ROWS", 1)
     before = publisher.producer_id
     held = await appends.start_append("one/journal")
     task = asyncio.create_task(publisher.publish_uncommitted_batch(ONE, numbered(20)))
@@ -568,8 +568,8 @@ async def test_mixing_is_refused():
 
 
 async def test_long_batches_are_several_appends(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.publishing.slices.FIRST_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publishing.slices.MAX_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.encoding.FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.encoding.MAX_ROWS", 1)
     monkeypatch.setattr("gazette_aio.message.publishing.batch_writer.CROWD_BYTES", 200)
     appends = BatchAppends(cutoff_bytes=1000)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
@@ -583,8 +583,8 @@ async def test_long_batches_are_several_appends(monkeypatch):
 
 @pytest.mark.parametrize("committed", [True, False])
 async def test_an_error_which_is_cleared_amid_a_batch_is_told(monkeypatch, committed):
-    monkeypatch.setattr("gazette_aio.message.publishing.slices.MAX_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publishing.slices.FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.encoding.MAX_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.encoding.FIRST_ROWS", 1)
     appends = BatchAppends(cutoff_bytes=100)
     publisher = Publisher(appends, json_adapter())
     start = appends.start_append
@@ -606,7 +606,7 @@ async def test_an_error_which_is_cleared_amid_a_batch_is_told(monkeypatch, commi
 
 
 async def test_an_error_which_is_cleared_while_a_batch_is_held_fails_the_transaction(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.publishing.slices.FIRST_ROWS", 1)
+    monkeypatch.setattr("gazette_aio.message.publishing.encoding.FIRST_ROWS", 1)
     monkeypatch.setattr("gazette_aio.aio.turns.SLICE_SECONDS", 0)
     appends = BatchAppends()
     publisher = Publisher(appends, json_adapter())

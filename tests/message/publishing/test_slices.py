@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gazette_aio.aio.turns import Turns
-from gazette_aio.message.publishing import slices
-from gazette_aio.message.publishing.slices import Slices
+from gazette_aio.message.publishing import encoding
+from gazette_aio.message.publishing.encoding import Slices
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ async def test_slices_take_a_millisecond(
     expected: list[int],
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(slices, "thread_time", lambda: now)
+    monkeypatch.setattr(encoding, "thread_time", lambda: now)
     sizes: list[int] = []
     async for start, stop in Slices(9000, Turns(), most):
         sizes.append(stop - start)

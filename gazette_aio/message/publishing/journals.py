@@ -1,0 +1,232 @@
+"""Journals of a Publisher and its views, and their uncommitted messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+import gazette_aio.protocol as pb
+from gazette_aio.message.framing.registry import framing_by_content_type
+from gazette_aio.message.mapping import ListedTarget, content_type_of
+from gazette_aio.message.publishing.backlog import Backlog
+from gazette_aio.message.publishing.gate import Gate
+from gazette_aio.message.publishing.intent_record import AckIntent
+from gazette_aio.message.uuid import Clock, ProducerID, new_producer_id
+from gazette_aio.protocol.errors import (
+    DependencyError,
+    GazetteError,
+    MappingError,
+    OperationTimeoutError,
+    UnrecognizedContentTypeError,
+)
+from gazette_aio.protocol.journal import encodable, strip_meta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gazette_aio.client import AsyncJournalClient
+    from gazette_aio.client.appends.journal_errors import ClearedError
+    from gazette_aio.message.mapping import Target
+    from gazette_aio.message.publishing.routes import JournalState, Routes
+
+_LIST_SECONDS: Final = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Journals:
+    """Journals of a Publisher and its views, with all that they share.
+
+    Uncommitted messages are acknowledged together or abandoned.
+
+    Args:
+        appends: Service to append through.
+        clock: Clock of messages, which the caller updates; None for one that follows wall time.
+        producer: ID to stamp messages with.
+        allow_mixed: Permit committed messages to journals with uncommitted ones.
+    """
+
+    def __init__(
+        self,
+        appends: AsyncJournalClient,
+        clock: Clock | None,
+        producer: ProducerID,
+        *,
+        allow_mixed: bool,
+    ) -> None:
+        self.appends = appends
+        self.clock: Clock = Clock() if clock is None else clock
+        self.follows_time: bool = clock is None
+        """Whether the clock follows wall time."""
+        self.producer: ProducerID = producer
+        self.allow_mixed = allow_mixed
+        self.gate: Gate = Gate()
+        self.backlog: Backlog = Backlog(self)
+        self.pending: list[JournalState] = []
+        """Journals with uncommitted messages, in the order of their first ones."""
+        self.states: dict[str, JournalState] = {}
+        """By name: all journals."""
+        self.tables: WeakSet[Routes[Any]] = WeakSet()
+        """Routes of the Publisher and of each view."""
+        self._checked: set[Target] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no messages are uncommitted or queued."""
+        return not (self.pending or self.backlog)
+
+    def update_clock(self) -> None:
+        """Advance the clock to wall time, if it follows that."""
+        if self.follows_time:
+            self.clock.update()
+
+    def is_checked(self, target: Target) -> bool:
+        """Whether nothing has to be awaited before messages are published to a target."""
+        return target in self._checked or isinstance(target, ListedTarget)
+
+    async def check_content_type(self, target: Target) -> None:
+        """Raise if a journal has a content type of another framing than its target.
+
+        Frames of another content type would make later messages of a journal unreadable. Journals
+        that can't be listed pass: with a token for appends only, for good; in an outage, and before
+        they're created, until the next message.
+
+        Raises:
+            MappingError: It has.
+            ValidationError: The journal's name can't be encoded.
+
+        Cancellation: safe.
+        """
+        if self.is_checked(target):
+            return
+        journal, content_type = target
+        name = pb.label_set("name", encodable(strip_meta(journal)))
+        try:
+            async with asyncio.timeout(_LIST_SECONDS):
+                listing = await self.appends.list(pb.LabelSelector(include=name))
+        except TimeoutError:
+            return
+        except GazetteError as error:
+            if not error.retryable:
+                self._checked.add(target)
+            return
+        for item in listing.journals:
+            actual = content_type_of(item.spec)
+            if actual and not _are_framed_alike(actual, content_type):
+                raise MappingError(
+                    f"the mapping gives {journal} the content type {content_type!r}, and the "
+                    f"journal has {actual!r}"
+                )
+            self._checked.add(target)
+
+    def acknowledge(self) -> list[AckIntent]:
+        """Return acknowledgements of uncommitted messages, and forget these.
+
+        Raises:
+            Exception: The adapter raises it. Nothing is forgotten.
+        """
+        intents: list[AckIntent] = []
+        clocks: list[int] = []
+        for state in self.pending:
+            clocks.append(self.clock.tick())
+            intents.append(AckIntent(state.journal, state.acknowledgement(clocks[-1])))
+        for state, acked in zip(self.pending, clocks, strict=True):
+            state.acked_clock = acked
+            state.pending = False
+            state.last = None
+        self.pending = []
+        for table in self.tables:
+            table.open.clear()
+        return intents
+
+    def abandon(self) -> None:
+        """Forget all messages, take a fresh producer ID, and roll back what can be at once."""
+        # Invariant: whatever fails below, no acknowledgement is built for these messages any more.
+        self.backlog.abandon()
+        abandoned, self.pending = self.pending, []
+        self.states = {}
+        for table in self.tables:
+            table.clear()
+        self.producer = new_producer_id()
+        for state in abandoned:
+            # Wire: an acknowledgement at or before the last one rolls back what's pending.
+            acked = state.acked_clock
+            clock = state.first_clock - 1 if acked is None else acked
+            if clock <= 0:
+                continue  # No acknowledgement rolls back: a zero clock is always committed.
+            try:
+                self.appends.try_append(state.journal, state.acknowledgement(clock))
+            except Exception as error:  # noqa: BLE001 - readers can do without it.
+                extra = {"journal": state.journal, "producer": state.producer.hex()}
+                _logger.warning("can't roll back uncommitted messages: %s", error, extra=extra)
+
+    async def flush(self) -> None:
+        """Wait until the broker has written all uncommitted messages.
+
+        Raises:
+            GazetteError: An append failed, or may have failed whose error was cleared.
+
+        Cancellation: safe.
+        """
+        for error in (await self.failures()).values():
+            raise error
+
+    async def failures(self) -> dict[str, Exception]:
+        """Wait until the broker has written uncommitted messages, and return errors by journal.
+
+        Cancellation: safe.
+        """
+        failed: dict[str, Exception] = {}
+        late: OperationTimeoutError | None = None
+        for state in list(self.pending):
+            last = state.last
+            if last is None:
+                continue
+            # Invariant: appends of one journal complete in order, and fail all later ones, until
+            # the error is cleared or passed over, which `_missing()` finds.
+            if late is not None and not last.done():
+                failed[state.journal] = late  # All of them have waited as long.
+                continue
+            try:
+                await last
+            except Exception as error:  # noqa: BLE001 - the caller raises it.
+                failed[state.journal] = error
+                if isinstance(error, OperationTimeoutError):
+                    late = error
+        for missed in self._missing():
+            failed.setdefault(*missed)
+        return failed
+
+    def require_all(self) -> None:
+        """Raise if messages may be missing, since an append of a journal failed.
+
+        Raises:
+            DependencyError: One failed after the first message, though later ones succeeded.
+        """
+        for _, error in self._missing():
+            raise error
+
+    def _missing(self) -> Iterator[tuple[str, DependencyError]]:
+        for state in self.pending:
+            cleared = self.appends.cleared_error(state.journal)
+            if cleared is not state.cleared_error:
+                yield state.journal, missing(state.journal, cleared)
+
+
+def missing(journal: str, cleared: ClearedError | None) -> DependencyError:
+    """Return the error of messages that may be missing, as an append failed."""
+    assert cleared is not None, "an error which was cleared is never forgotten"
+    error = DependencyError(
+        f"messages to {journal} may be missing, as an append failed: {cleared.error}"
+    )
+    error.__cause__ = cleared.error
+    return error
+
+
+def _are_framed_alike(content_type: str, other: str) -> bool:
+    try:
+        return framing_by_content_type(content_type) is framing_by_content_type(other)
+    except UnrecognizedContentTypeError:
+        return content_type == other
