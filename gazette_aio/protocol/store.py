@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from typing import Final, NamedTuple
+from urllib.parse import unquote_plus
 
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.go.text import clean_path
@@ -39,8 +40,6 @@ class FragmentStoreURL(NamedTuple):
     @property
     def arguments(self) -> dict[str, str]:
         """Arguments by lower-case name. The first of repeated arguments counts."""
-        from urllib.parse import unquote_plus  # noqa: PLC0415
-
         found: dict[str, str] = {}
         for term in self.query.split("&"):
             name, _, value = term.partition("=")

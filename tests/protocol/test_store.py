@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.endpoint import parse_endpoint
-from gazette_aio.protocol.go.text import quote
 from gazette_aio.protocol.journal_spec import desired_replication
 from gazette_aio.protocol.url import parse_url, redacted
 from tests.protocol.support import error_of
@@ -76,23 +75,29 @@ def test_endpoints():
 
 
 @pytest.mark.parametrize(
-    ("url", "reason"),
+    ("url", "named"),
     [
-        ("http://a b/", 'invalid character " " in host name'),
-        ("http://[::1", "missing ']' in host"),
-        ("http://host:port/", 'invalid port ":port" after host'),
-        ("http://us er@host/", "net/url: invalid userinfo"),
-        ("http://host/%z", 'invalid URL escape "%z"'),
-        ("http://host/%", 'invalid URL escape "%"'),
-        ("http://%41/", 'invalid URL escape "%41"'),
-        ("http://host/#%zz", 'invalid URL escape "%zz"'),
-        ("http://host/\x7f", "net/url: invalid control character in URL"),
-        (":x", "missing protocol scheme"),
-        ("a b:c", "first path segment in URL cannot contain colon"),
+        ("http://a b/", "host"),
+        ("http://[::1", "host"),
+        ("http://[::1]x/", "host"),
+        ("http://host:port/", "port"),
+        ("http://us er@host/", "user"),
+        ("http://host/%z", "escape"),
+        ("http://host/%", "escape"),
+        ("http://%zz/", "escape"),
+        ("http://%41/", "host"),
+        ("http://host/#%zz", "escape"),
+        ("http://host/\x7f", "control character"),
+        (" http://host/", "scheme"),
+        (":x", "scheme"),
+        ("1a:b", "scheme"),
+        ("a b:c", "scheme"),
     ],
 )
-def test_invalid_urls(url: str, reason: str):
-    assert error_of(parse_url, url) == f"parse {quote(url)}: {reason}"
+def test_invalid_urls(url: str, named: str):
+    error = error_of(parse_url, url) or ""
+    assert error.startswith("parse ")
+    assert named in error
 
 
 def test_queries_are_left_out_of_texts():
@@ -103,7 +108,7 @@ def test_queries_are_left_out_of_texts():
         parse_url("http://user:secret@ho st/?sig=secret")
     assert "secret" not in str(raised.value)
     error = error_of(parse_url, "http://bad host/?sig=secret")
-    assert error == 'parse "http://bad host/?…": invalid character " " in host name'
+    assert (error or "").startswith('parse "http://bad host/?…": ')
 
 
 @given(st.text(max_size=40) | st.text("s3gfileh:/@[]%?#.0az ", max_size=40))

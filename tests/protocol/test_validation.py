@@ -324,7 +324,7 @@ def test_responses_of_a_newer_broker_pass_in_structure():
             pb.FragmentsResponse(
                 header=header(), fragments=[{"spec": fragment(), "signed_url": "%zz"}]
             ),
-            'Fragments[0].SignedUrl: parse "%zz": invalid URL escape "%zz"',
+            'Fragments[0].SignedUrl: parse "%zz": it has an invalid escape',
         ),
     ],
 )

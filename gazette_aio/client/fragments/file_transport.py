@@ -146,7 +146,7 @@ def file_path(url: str) -> str:
     """
     try:
         parsed = parse_url(url)
-        if parsed.scheme == "file" and parsed.host in ("", "localhost") and not parsed.opaque:
+        if parsed.scheme == "file" and parsed.host in ("", "localhost") and parsed.path:
             return pb.join_below("", parsed.path.lstrip("/"))
     except pb.ValidationError:
         pass
