@@ -5,7 +5,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from gazette_aio.message.framing.base import DEFAULT_MAX_FRAME_BYTES, Framing, SplittingDecoder
+from gazette_aio.message.framing.base import (
+    DEFAULT_MAX_FRAME_BYTES,
+    Frames,
+    Framing,
+    QueueingDecoder,
+)
 from gazette_aio.protocol.errors import (
     DesyncDetectedError,
     FrameTooLargeError,
@@ -50,16 +55,81 @@ class FixedFraming(Framing):
         return FixedSplitter(offset, max_frame_bytes)
 
 
-class FixedDecoder(SplittingDecoder):
+class FixedDecoder(QueueingDecoder):
     """Splits content into fixed frames.
 
-    Content that doesn't start with the magic word is skipped up to the next magic word at hand.
-    Without one, all but the last three bytes, which may begin one, are skipped. Each skip raises a
-    DesyncDetectedError, so that one region of garbage may raise several.
+    Content that doesn't start with the magic word is skipped up to the next magic word in the
+    buffer. Without one, all but the last three bytes, which may begin one, are skipped. Each skip
+    raises a DesyncDetectedError, so that one region of garbage may raise several.
     """
 
     def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
-        super().__init__("fixed", offset, max_frame_bytes)
+        super().__init__(offset, max_frame_bytes)
+        self._pieces: list[bytes] = []
+        self._pieces_bytes = 0
+        self._needed = FIXED_FRAME_HEADER_LENGTH  # Bytes without which no frame is complete.
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes of the unfinished frame."""
+        return self._pieces_bytes
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of content."""
+        self._ended = False
+        if not chunk:
+            return
+        self._pieces.append(chunk)
+        self._pieces_bytes += len(chunk)
+        if self._pieces_bytes < self._needed:
+            return
+        buffer = chunk if len(self._pieces) == 1 else b"".join(self._pieces)
+        rest = buffer[self._split(buffer) :]
+        self._pieces = [rest] if rest else []
+        self._pieces_bytes = len(rest)
+
+    def _split(self, buffer: bytes) -> int:
+        """Queue the frames and errors of `buffer`, and return how many bytes of it they cover."""
+        size, base = len(buffer), self._tail_offset
+        position = run_begin = 0
+        payloads: list[bytes] = []
+        ends: list[int] = []
+        self._needed = FIXED_FRAME_HEADER_LENGTH
+        while size - position >= FIXED_FRAME_HEADER_LENGTH:
+            body = position + FIXED_FRAME_HEADER_LENGTH
+            if buffer.startswith(FIXED_FRAME_WORD, position):
+                length = _LENGTH.unpack_from(buffer, position + 4)[0]
+                if length + FIXED_FRAME_HEADER_LENGTH <= self.max_frame_bytes:
+                    end = body + length
+                    if end > size:
+                        self._needed = end - position
+                        break
+                    payloads.append(buffer[body:end])
+                    ends.append(base + end)
+                    position = end
+                    continue
+            if payloads:
+                self._ready.append(Frames(base + run_begin, payloads, ends))
+                payloads, ends = [], []
+            error, position = refuse_fixed(buffer, position, base, self.max_frame_bytes)
+            run_begin = position
+            self._ready.append(error)
+        if payloads:
+            self._ready.append(Frames(base + run_begin, payloads, ends))
+        self._tail_offset = base + position
+        return position
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`."""
+        discarded = self._pieces_bytes
+        self._pieces = []
+        self._pieces_bytes = 0
+        self._needed = FIXED_FRAME_HEADER_LENGTH
+        self._tail_offset = offset
+        return discarded
+
+    def _check_end(self) -> None:
+        check_fixed_end(self._pieces, self._pieces_bytes, self._needed, self._tail_offset)
 
 
 def refuse_fixed(

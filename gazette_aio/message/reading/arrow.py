@@ -136,7 +136,7 @@ class RecordEngine(JournalEngine["RecordBatch"]):
         at_hand = content.buffered if content.is_drained else self._step_bytes
         if self.pending_bytes + at_hand > self._max_pending_bytes:
             return at_hand + self.pending_bytes  # Any of these may be evicted.
-        return at_hand + self._pending.get(content, 0)
+        return at_hand + self._pending.get(content, (0, 0))[0]
 
 
 class ArrowBatches(Owner):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -40,6 +41,7 @@ class JournalEngine(ABC, Generic[Out]):
         skip_acks: Whether acknowledgements are left out.
         step_bytes: Content that is split and sequenced at once.
         max_pending_bytes: Limit of the pending messages that are retained, over all journals.
+        max_pending_rows: Limit of their number.
         explain: Returns the error to raise for an error.
     """
 
@@ -54,6 +56,7 @@ class JournalEngine(ABC, Generic[Out]):
         skip_acks: bool,
         step_bytes: int,
         max_pending_bytes: int,
+        max_pending_rows: int = sys.maxsize,
         explain: Callable[[FramingError], FramingError],
     ) -> None:
         self.bad: BadMessages = BadMessages(skip=options.get("on_error") == "skip", explain=explain)
@@ -64,6 +67,8 @@ class JournalEngine(ABC, Generic[Out]):
         """Bytes of pending messages that are retained."""
         self._step_bytes = step_bytes
         self._max_pending_bytes = max_pending_bytes
+        self._max_pending_rows = max_pending_rows
+        self._pending_rows = 0
         self._start_clock = start_clock(options)
         self._limits: dict[str, Any] = {
             "max_frame_bytes": options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES),
@@ -80,7 +85,7 @@ class JournalEngine(ABC, Generic[Out]):
             known = self._states.setdefault(state.journal, [])
             known.append((state.producer, low, high, begin))
         self._contents: dict[str, JournalOutputs[Out]] = {}
-        self._pending: dict[JournalOutputs[Out], int] = {}
+        self._pending: dict[JournalOutputs[Out], tuple[int, int]] = {}  # Bytes, and rows.
 
     @abstractmethod
     def maker_of(self, journal_format: JournalFormat[Any]) -> OutputMaker[Out]:
@@ -122,7 +127,7 @@ class JournalEngine(ABC, Generic[Out]):
     def _drop(self, journal: str) -> None:
         content = self._contents.pop(journal, None)
         if content is not None:
-            self.pending_bytes -= self._pending.pop(content, 0)
+            self._note_pending(content, 0, 0)
 
     def replay(self, content: JournalOutputs[Out]) -> ContentReplay | None:
         """Return the replay of a journal that is next, or in progress."""
@@ -147,19 +152,29 @@ class JournalEngine(ABC, Generic[Out]):
         """
         worked = content.work(self._step_bytes)
         if self._is_sequenced:
-            self._note_pending(content)
-            excess = self.pending_bytes - self._max_pending_bytes
-            if excess > 0:
-                largest = max(self._pending, key=self._pending.__getitem__)
-                largest.core.evict(max(self._pending[largest] - excess, 0))
-                self._note_pending(largest)
+            self._note_pending(content, content.core.pending_bytes, content.core.pending_rows)
+            self._evict()
         return worked
 
-    def _note_pending(self, content: JournalOutputs[Out]) -> None:
-        now, before = content.core.pending_bytes, self._pending.pop(content, 0)
-        if now:
-            self._pending[content] = now
-        self.pending_bytes += now - before
+    def _evict(self) -> None:
+        """Evict the largest pending messages, until what's retained is within its limits."""
+        while True:
+            excess_bytes = self.pending_bytes - self._max_pending_bytes
+            excess_rows = self._pending_rows - self._max_pending_rows
+            if excess_bytes <= 0 and excess_rows <= 0:
+                return
+            largest = max(self._pending, key=self._pending.__getitem__)
+            size, rows = self._pending[largest]
+            core = largest.core
+            core.evict(max(size - excess_bytes, 0), max(rows - excess_rows, 0))
+            self._note_pending(largest, core.pending_bytes, core.pending_rows)
+
+    def _note_pending(self, content: JournalOutputs[Out], size: int, rows: int) -> None:
+        size_before, rows_before = self._pending.pop(content, (0, 0))
+        if rows:
+            self._pending[content] = size, rows
+        self.pending_bytes += size - size_before
+        self._pending_rows += rows - rows_before
 
     def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
         """Return offsets and producer states as of the delivered outputs.

@@ -15,7 +15,7 @@ from gazette_aio.message.uuid import ACK_TXN, KNOWN_FLAGS
 from gazette_aio.protocol.errors import FramingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from gazette_aio.message.core import Batch
@@ -77,12 +77,37 @@ class EnvelopeMaker(Generic[T]):
 
     def make(self, batch: Batch, start: int) -> tuple[list[Made[list[Envelope[T]]]], int]:
         """Return envelopes of the next messages, up to the first that can't be decoded."""
+        envelopes, bad = self.envelopes(batch, start)
+        made, first = start + len(envelopes), self._start_clock
+        if first:
+            envelopes = [each for each in envelopes if not each.clock or each.clock >= first]
+        outputs: list[Made[list[Envelope[T]]]] = [(envelopes, made)] if envelopes else []
+        if bad is not None:
+            [encoded] = self.encoded(batch, made)
+            made += 1
+            refusal = Refusal(bad, encoded.begin, encoded.end, "decode")
+            outputs += [(error, made) for error in self._bad.errors(self._format.journal, refusal)]
+        return outputs, made
+
+    def envelopes(self, batch: Batch, start: int) -> tuple[list[Envelope[T]], Exception | None]:
+        """Return envelopes of the next few messages, and why the one after can't be decoded."""
         stop = start + self._number_at_once(batch, start)
-        begins, ends, clocks, flags, producers = batch.places(start, stop, KNOWN_FLAGS)
         acks, explicit = batch.unusual(start, stop)
         messages, bad = self._messages(batch, start, stop, acks)
+        return self._stamped(batch, start, messages, explicit), bad
+
+    def encoded(self, batch: Batch, at: int) -> list[Envelope[Any]]:
+        """Return the envelope of a message that isn't decoded."""
+        _, explicit = batch.unusual(at, at + 1)
+        return self._stamped(batch, at, batch.payloads(at, at + 1), explicit)
+
+    def _stamped(
+        self, batch: Batch, start: int, messages: list[Any], explicit: list[int]
+    ) -> list[Envelope[Any]]:
+        stop = start + len(messages)
+        begins, ends, clocks, flags, producers = batch.places(start, stop, KNOWN_FLAGS)
         journal, origin = self._format.journal, self._format.origin
-        envelopes: list[Envelope[T]] = list(
+        envelopes: list[Envelope[Any]] = list(
             map(
                 Envelope,
                 repeat(journal),
@@ -95,21 +120,11 @@ class EnvelopeMaker(Generic[T]):
                 repeat(origin),
             )
         )
-        made = start + len(messages)
         for index in explicit:
-            if index < made:
+            if index < stop:
                 payload = batch.payloads(index, index + 1)[0]
                 envelopes[index - start].explicit_uuid = uuid_of(self._format.adapter, payload)
-        first = self._start_clock
-        if first:
-            envelopes = [each for each in envelopes if not each.clock or each.clock >= first]
-        outputs: list[Made[list[Envelope[T]]]] = [(envelopes, made)] if envelopes else []
-        if bad is not None:
-            at = made - start
-            refusal = Refusal(bad, begins[at], ends[at], "decode")
-            made += 1
-            outputs += [(error, made) for error in self._bad.errors(journal, refusal)]
-        return outputs, made
+        return envelopes
 
     def decode(self, envelope: Envelope[Any]) -> None:
         """Decode the message of an envelope in place.
@@ -121,7 +136,7 @@ class EnvelopeMaker(Generic[T]):
         is_ack = envelope.flags == ACK_TXN
         envelope.message = self._decode_ack(payload) if is_ack else self._decode(payload)
 
-    def refuse(self, refusal: Refusal) -> list[FramingError]:
+    def refuse(self, refusal: Refusal) -> Sequence[list[Envelope[T]] | FramingError]:
         """Return the error of bytes that are no message."""
         return self._bad.errors(self._format.journal, refusal)
 

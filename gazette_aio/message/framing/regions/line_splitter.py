@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gazette_aio.message.framing.refusals import refused
+from gazette_aio.message.framing.ndjson import line_too_large
 from gazette_aio.message.framing.regions.region import (
     MAX_ROWS,
     ChunkSplitter,
@@ -42,7 +42,7 @@ class LineSplitter(ChunkSplitter):
             if newline == -1:
                 return
             begin, end = self._base, self._base + self._size
-            self._queue.append(refused("lines", "too_large", begin, end, 0, self._max))  # type: ignore[arg-type]
+            self._queue.append(line_too_large(begin, end, self._max))
             self._restart(end, b"")
             self._skipping = False
             chunk = chunk[newline + 1 :]
@@ -103,9 +103,7 @@ class _LineRun(Run):
                 count = int(large[0])
                 if count == 0:
                     self._start = int(ends[0])
-                    raise refused(
-                        "lines", "too_large", origin + start, origin + self._start, 0, self._max
-                    )
+                    raise line_too_large(origin + start, origin + self._start, self._max)
                 starts, stops, ends = starts[:count], stops[:count], ends[:count]
         self._start = int(ends[-1])
         ends += origin
