@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from gazette_aio.consumer.application.application import DeferToNextTransaction
 from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
 from gazette_aio.consumer.transactions.message_errors import HookFailed
-from gazette_aio.message.reading.decoding import number_at_once
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
@@ -19,10 +18,8 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
-    from gazette_aio.consumer.transactions.message_errors import MessageErrors, Suspect
+    from gazette_aio.consumer.transactions.message_errors import MessageErrors
     from gazette_aio.message import Envelope, Publisher
-    from gazette_aio.message.envelopes.origin import Origin
-    from gazette_aio.message.reading.decoding import EnvelopeDecoder
 
 QUEUED_BYTES: Final = 4 << 20
 """Queued bytes of published messages for which consuming waits.
@@ -223,39 +220,29 @@ def consumer_of(
     return EachMessage(hooks.consume_message, shard, store, publisher, clock)
 
 
-class DecodingConsumer:
-    """Decodes messages that have committed, and has them consumed.
+class SuspectingConsumer:
+    """Has messages consumed, but those that can't be: it has these decided about.
 
     Args:
         consumer: Consumes messages.
-        decoders: Decoders by the origin of envelopes. Messages of other origins are decoded.
         errors: Decides about messages that can't be consumed.
         publisher: Publishes dead letters.
     """
 
     def __init__(
-        self,
-        consumer: Consumer,
-        decoders: dict[Origin, EnvelopeDecoder[Any]],
-        errors: MessageErrors,
-        publisher: Publisher[Any],
+        self, consumer: Consumer, errors: MessageErrors, publisher: Publisher[Any]
     ) -> None:
         self._consumer = consumer
-        self._decoders = decoders
         self._errors = errors
         self._publisher = publisher
-        self._rows: Sequence[Envelope[Any]] = ()
-        self._ready: list[Envelope[Any]] = []  # Decoded messages that aren't consumed yet.
-        self._bad: Exception | None = None  # Error of the message after these.
 
     async def consume(
-        self, rows: Sequence[Envelope[Any]], begin: int, deadline: float, *, is_first: bool
+        self, ready: Sequence[Envelope[Any]], deadline: float, *, is_first: bool
     ) -> Consumed:
-        """Consume messages `rows[begin:]`, or the first of them.
+        """Consume the first messages.
 
         Args:
-            rows: Committed messages.
-            begin: Index of the first message that isn't consumed.
+            ready: Messages of one journal.
             deadline: When to start no further message.
             is_first: Whether the transaction has consumed no message yet.
 
@@ -265,60 +252,32 @@ class DecodingConsumer:
 
         Cancellation: aborts — a plain hook in a thread is waited for.
         """
-        if rows is not self._rows:
-            self._rows, self._ready, self._bad = rows, [], None
-        ready, errors = self._ready, self._errors
-        suspect = errors.find(rows[begin]) if errors else None
-        if suspect is not None and suspect.failures and not is_first:
+        errors = self._errors
+        if not errors:
+            return await self._hook(list(ready), deadline)
+        first = ready[0]
+        suspect = errors.find(first)
+        if suspect is None:
+            others = (at for at, each in enumerate(ready) if errors.find(each) is not None)
+            return await self._hook(list(ready[: next(others, None)]), deadline)
+        if suspect.failures and not is_first:
             return Consumed(0, is_deferred=True)
-        is_known = suspect is not None and (suspect.error or suspect.action)
-        if not ready and self._bad is None and not is_known:
-            self._decode(rows, begin)
-        if ready:
-            consumed = await self._hook(ready, deadline)
-            if suspect is not None and consumed.messages:
-                errors.passed(rows[begin])
-        else:
-            await self._pass_over(rows[begin], suspect)
-            consumed = Consumed(1, is_deferred=False)
-        if begin + consumed.messages == len(rows):
-            self._rows = ()  # Idle shards retain no messages.
-        return consumed
+        if suspect.error is None and suspect.action is None:
+            consumed = await self._hook([first], deadline)
+            if consumed.messages:
+                errors.passed(first)
+            return consumed
+        if suspect.action is None:
+            await errors.decoding_failed(first, suspect)
+        await errors.pass_over(first, suspect, self._publisher)
+        return Consumed(1, is_deferred=False)
 
-    async def _hook(self, ready: list[Envelope[Any]], deadline: float) -> Consumed:
+    async def _hook(self, given: list[Envelope[Any]], deadline: float) -> Consumed:
+        # The list is a copy: the hook may change it, or goes on in a thread after a cancellation.
         try:
-            # A copy: the hook may change its list, or goes on in a thread after a cancellation.
-            consumed = await self._consumer.consume(ready.copy(), deadline)
+            return await self._consumer.consume(given, deadline)
         except HookFailed as failed:
             envelopes, error = failed.envelopes, failed.__cause__
-        else:
-            del ready[: consumed.messages]
-            return consumed
         # Not above, where the frames of `failed` would stay with what is raised.
         assert isinstance(error, Exception), "a hook failed for a reason"
         return await self._errors.hook_failed(envelopes, error)
-
-    async def _pass_over(self, envelope: Envelope[Any], suspect: Suspect | None) -> None:
-        """Pass over a message that can't be decoded, or failed before, or raise."""
-        errors = self._errors
-        if self._bad is not None:
-            suspect = errors.undecodable(envelope, self._bad)
-            self._bad = None
-        assert suspect is not None, "there's a message"
-        if suspect.action is None:
-            await errors.decoding_failed(envelope, suspect)
-        await errors.pass_over(envelope, suspect, self._publisher)
-
-    def _decode(self, rows: Sequence[Envelope[Any]], begin: int) -> None:
-        first = rows[begin]
-        end = min(begin + number_at_once(first), len(rows))
-        if errors := self._errors:
-            alone = (at for at in range(begin, end) if errors.find(rows[at]) is not None)
-            at = next(alone, end)
-            end = at if at > begin else begin + 1
-        origin = first.origin
-        decoder = None if origin is None else self._decoders.get(origin)
-        if decoder is None:
-            self._ready += rows[begin:end]
-        elif (bad := decoder.decode(rows, begin, end, self._ready)) is not None:
-            _, self._bad = bad

@@ -2,21 +2,21 @@
 
     idle ──► consuming ──► stalled ──► preparing ──► committing ──► acknowledging ──► acknowledged
      │           │                         ▲
-     │           └── the channel is empty, ┘        of one transaction
+     │           └── nothing is at hand, ──┘        of one transaction
      │               or reading stopped
-     └──► drained, at the end of the channel
+     └──► drained, at the end of reading
 
 At most two transactions are alive: `prior`, which commits and is acknowledged, and `current`, which
 consumes meanwhile. `current` starts to commit only after `prior` is acknowledged.
 
-The driver asks for the `next()` action, executes it, and reports what happened by the method that
+The loop asks for the `next()` action, executes it, and reports what happened by the method that
 the action names. Events of the prior transaction may be reported at any time.
 
 A transaction reads until one of these stops it:
 
 - its maximum duration has elapsed, counted from its first message;
 - the application deferred a message;
-- the channel has ended.
+- reading has ended.
 
 It starts to commit once its minimum duration has elapsed, the prior transaction is acknowledged,
 and nothing is ready to be read; but while messages are pending whose acknowledgement is awaited, it
@@ -26,20 +26,13 @@ reads on.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from gazette_aio.message.envelopes.uniform_run import bytes_between
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from gazette_aio.message import Envelope, ReplayRange, Sequencer, SequencerCheckpoint
-
-PRUNE_HORIZON: Final = timedelta(hours=24)
-"""Age at which a checkpoint forgets producers."""
+    from gazette_aio.consumer.transactions.intake import Intake
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,169 +77,86 @@ class TransactionState:
     """Offsets to report as progress, by journal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Action(Enum):
+    """What to do next, and the method that reports it."""
+
+    BEGIN = auto()
     """Begin the current transaction: `begun()`."""
+    CONSUME = auto()
+    """Consume the first ready messages of the intake, or all of them: `consumed()`.
 
-
-@dataclass(frozen=True, slots=True)
-class Consume:
-    """Consume messages `rows[begin:]` in order, or the first of them: `consumed()`.
-
-    No message but the first of `rows[begin:]` may be started at or after the machine's `deadline`.
+    No message but the first may be started at or after the machine's `deadline`.
     """
-
-    rows: Sequence[Envelope[Any]]
-    begin: int
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Take the element of the channel that is ready: `received()`, or `ended()`."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeginReplay:
-    """Read content of a journal again: `replay_begun()`."""
-
-    range: ReplayRange
-
-
-@dataclass(frozen=True, slots=True)
-class ReadReplay:
-    """Read the next messages of the replay: `replayed()`, or `replay_ended()`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Publish progress of an idle shard."""
-
-    offsets: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
+    ADVANCE = auto()
+    """Let the intake handle its input: `passed()`, if it has passed over messages."""
+    READ_AGAIN = auto()
+    """Let the intake read again."""
+    WAIT = auto()
     """Wait for an event, or the deadline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Start to commit: `preparing()`, `checkpoint()`, `prepared()`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """The channel has ended, and everything is committed and acknowledged."""
-
-
-Action = Begin | Consume | Receive | BeginReplay | ReadReplay | Publish | Wait | Commit | Drained
-
-_BEGIN, _RECEIVE, _READ_REPLAY = Begin(), Receive(), ReadReplay()
-_WAIT, _COMMIT, _DRAINED = Wait(), Commit(), Drained()
+    COMMIT = auto()
+    """Start to commit: `preparing()`, `prepared()`."""
+    DRAINED = auto()
+    """End: reading has ended, and everything is committed and acknowledged."""
 
 
 class TransactionMachine:
     """Decides the next action of a shard's transactions.
 
     Args:
-        sequencer: Sequencer of the restored checkpoint.
+        intake: Messages to consume.
+        offsets: Offsets of the restored checkpoint, by journal.
         durations: Bounds of the first transaction.
         now: Present time, in seconds.
     """
 
-    def __init__(self, sequencer: Sequencer, durations: Durations, now: float) -> None:
+    def __init__(
+        self, intake: Intake, offsets: dict[str, int], durations: Durations, now: float
+    ) -> None:
         self.deadline: float | None = None
         """When the minimum or maximum duration elapses, if a timer is needed."""
         self.prior: TransactionState = TransactionState(
-            durations, now, is_restored=True, phase=Phase.ACKNOWLEDGING, offsets=sequencer.offsets
+            durations, now, is_restored=True, phase=Phase.ACKNOWLEDGING, offsets=offsets
         )
         """The transaction before, at first that of the restored checkpoint."""
         self.prior.prepare_done = now
         self.current: TransactionState = TransactionState(durations, now)
         """The transaction that consumes."""
-        self.is_reading: bool = True
-        """Whether the current transaction reads further messages."""
-        self._sequencer = sequencer
-        self._has_ended = False
-        self._run: Sequence[Envelope[Any]] = ()  # Received, and queued up to an index.
-        self._queued = 0
-        self._rows: Sequence[Envelope[Any]] | None = None  # Taken, and consumed up to an index.
-        self._consumed = 0
-        self._is_replaying = False
-        self._idle_progress: dict[str, int] = {}
+        self._intake = intake
+        self._is_stopped = False  # Whether the current transaction reads no further messages.
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the current transaction hasn't begun, and the prior one is acknowledged."""
-        return self.current.began is None and self.prior.phase is Phase.ACKNOWLEDGED
+    def is_reading(self) -> bool:
+        """Whether the current transaction reads further messages."""
+        return not (self._is_stopped or self._intake.has_ended)
 
-    def next(self, now: float, *, is_ready: bool) -> Action:
+    def next(self, now: float) -> Action:
         """Return the next action.
 
         Args:
             now: Present time, in seconds.
-            is_ready: Whether an element of the channel is at hand.
         """
         self._tick(now)
-        if self._idle_progress:
-            published, self._idle_progress = self._idle_progress, {}
-            return Publish(published)
-        if self.is_reading and (action := self._read(is_ready=is_ready)) is not None:
-            return action
+        if self.is_reading:
+            intake = self._intake
+            if intake.ready:
+                return self._consume()
+            if intake.is_replaying:
+                return Action.READ_AGAIN
+            if intake.has_input:
+                return Action.ADVANCE
         if self._blocks():
-            return _WAIT
-        return _COMMIT if self.current.messages else _DRAINED
+            return Action.WAIT
+        return Action.COMMIT if self.current.messages else Action.DRAINED
 
-    def _read(self, *, is_ready: bool) -> Action | None:
-        sequencer = self._sequencer
-        while True:
-            if (rows := self._rows) is not None:
-                if self._consumed < len(rows):
-                    return self._consume(rows)
-                sequencer.settle(len(rows))
-                self._rows = None
-            elif self._is_replaying:
-                return _READ_REPLAY
-            elif sequencer.emitting:
-                if sequencer.replay_required:
-                    return BeginReplay(sequencer.replay_range())
-                self._rows, self._consumed = sequencer.take(), 0
-            elif self._queued < len(self._run):
-                self._queue()
-                if self._idle_progress:
-                    published, self._idle_progress = self._idle_progress, {}
-                    return Publish(published)
-            else:
-                self._run, self._queued = (), 0  # Idle shards retain no messages.
-                return _RECEIVE if is_ready else None
-
-    def _consume(self, rows: Sequence[Envelope[Any]]) -> Action:
+    def _consume(self) -> Action:
         if self.current.began is not None:
-            return Consume(rows, self._consumed)
+            return Action.CONSUME
         prior = self.prior
         # Invariant: recovered acknowledgements precede all messages that are published. Readers
         # would take a late one for the rollback of these.
         if prior.is_restored and prior.phase is not Phase.ACKNOWLEDGED:
-            return _WAIT
-        return _BEGIN
-
-    def _queue(self) -> None:
-        """Queue received messages, up to the next commit."""
-        run, begin = self._run, self._queued
-        self._queued = self._sequencer.queue_commits(run, begin)
-        if self.current.began is not None or self._sequencer.emitting:
-            return  # The checkpoint of the current transaction reports progress.
-        # A retained message has a slot. Others were duplicates, or rolled back pending ones: no
-        # transaction will report them, and who waits for them must not wait forever.
-        for index in range(self._queued - 1, begin - 1, -1):
-            if (envelope := run[index]).slot == 0:
-                self._pass_over(envelope)
-                return
-
-    def _pass_over(self, envelope: Envelope[Any]) -> None:
-        prior = self.prior
-        is_idle = prior.phase is Phase.ACKNOWLEDGED
-        (self._idle_progress if is_idle else prior.offsets)[envelope.journal] = envelope.end
+            return Action.WAIT
+        return Action.BEGIN
 
     def _blocks(self) -> bool:
         current = self.current
@@ -260,7 +170,7 @@ class TransactionMachine:
             current.durations.waits_for_acks
             and self.is_reading
             and not current.is_max_elapsed
-            and self._sequencer.has_pending
+            and self._intake.has_pending
         )
 
     def _tick(self, now: float) -> None:
@@ -276,7 +186,7 @@ class TransactionMachine:
             return
         self.deadline = None
         current.is_max_elapsed = True
-        self.is_reading = False
+        self._is_stopped = True
         if self.prior.phase is not Phase.ACKNOWLEDGED:
             current.stalled = now
 
@@ -287,13 +197,10 @@ class TransactionMachine:
         self.current.began = now
         self.deadline = now + self.current.durations.minimum
 
-    def consumed(self, count: int) -> None:
-        """The first `count` messages of `Consume` were consumed."""
-        rows, begin = self._rows, self._consumed
-        assert rows is not None, "no messages were to be consumed"
-        self._consumed = begin + count
-        self.current.messages += count
-        self.current.size_bytes += bytes_between(rows, begin, self._consumed)
+    def consumed(self, messages: int, size_bytes: int) -> None:
+        """Messages were consumed, of so many bytes."""
+        self.current.messages += messages
+        self.current.size_bytes += size_bytes
 
     def deferred(self) -> None:
         """The application left the next message for the next transaction.
@@ -305,36 +212,21 @@ class TransactionMachine:
             raise TransactionError(
                 "consumer transaction is empty, but application deferred the first message"
             )
-        self.is_reading = False
+        self._is_stopped = True
 
-    def received(self, run: Sequence[Envelope[Any]]) -> None:
-        """Messages of one journal were received."""
-        assert self._queued == len(self._run), "messages before them aren't queued"
-        self._run, self._queued = self._sequencer.queue_run(run), 0
+    def passed(self, journal: str, offset: int) -> bool:
+        """The intake has passed over messages before an offset, which no later one reports.
 
-    def ended(self) -> None:
-        """The channel has ended."""
-        self._has_ended = True
-        self.is_reading = False
-
-    def replay_begun(self) -> None:
-        """The replay has begun."""
-        self._sequencer.start_replay()
-        self._is_replaying = True
-
-    def replayed(self, run: Sequence[Envelope[Any]]) -> None:
-        """Messages were read again.
-
-        Raises:
-            ReplayError: A message isn't in the range.
+        Returns:
+            Whether the offset is to be published as progress now. Who waits for it must not wait
+            for ever.
         """
-        if rows := self._sequencer.take_replay(run):
-            self._rows, self._consumed = rows, 0
-
-    def replay_ended(self) -> None:
-        """All of the range was read again."""
-        self._sequencer.finish_replay()
-        self._is_replaying = False
+        if self.current.began is not None or self._intake.ready or self._intake.is_replaying:
+            return False  # The checkpoint of the current transaction reports progress.
+        if self.prior.phase is Phase.ACKNOWLEDGED:
+            return True
+        self.prior.offsets[journal] = offset
+        return False
 
     # The commit.
 
@@ -345,30 +237,21 @@ class TransactionMachine:
         if current.stalled is None:
             current.stalled = now
 
-    def checkpoint(self) -> SequencerCheckpoint:
-        """Return the checkpoint of the current transaction."""
-        if self._rows is not None:
-            if self._consumed:
-                self._sequencer.settle(self._consumed)
-            if self._consumed == len(self._rows):
-                self._rows = None
-        checkpoint = self._sequencer.checkpoint(PRUNE_HORIZON)
-        self.current.offsets = dict(checkpoint.offsets)
-        return checkpoint
-
-    def prepared(self, durations: Durations, now: float) -> None:
+    def prepared(self, offsets: dict[str, int], durations: Durations, now: float) -> None:
         """The current transaction started to commit, and the next one reads.
 
         Args:
+            offsets: Offsets of its checkpoint, by journal.
             durations: Bounds of the next transaction.
             now: Present time.
         """
         assert self.prior.phase is Phase.ACKNOWLEDGED, "transactions commit one after the other"
         self.prior = self.current
+        self.prior.offsets = offsets
         self.prior.prepare_done = now
         self.current = TransactionState(durations, now)
         self.deadline = None
-        self.is_reading = not self._has_ended
+        self._is_stopped = False
 
     def committed(self, now: float) -> None:
         """The prior transaction has committed."""

@@ -8,34 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.application.commit import commit_of
-from gazette_aio.consumer.transactions.channel import End, MessageChannel
-from gazette_aio.consumer.transactions.consuming import DecodingConsumer, consumer_of
+from gazette_aio.consumer.transactions.consuming import SuspectingConsumer, consumer_of
 from gazette_aio.consumer.transactions.explain import explained, step
 from gazette_aio.consumer.transactions.finisher import Finisher
-from gazette_aio.consumer.transactions.machine import (
-    Begin,
-    BeginReplay,
-    Commit,
-    Consume,
-    Drained,
-    Durations,
-    Phase,
-    Publish,
-    ReadReplay,
-    Receive,
-    TransactionMachine,
-    Wait,
-)
+from gazette_aio.consumer.transactions.machine import Action, Durations, Phase, TransactionMachine
 from gazette_aio.consumer.transactions.message_errors import RepeatedError
 from gazette_aio.consumer.transactions.observer import report_of
-from gazette_aio.consumer.transactions.readers import (
-    ProducedSources,
-    ProducerReader,
-    SourceReaders,
-    offsets_to_read,
-)
-from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
-from gazette_aio.message.sequencing.sequencer import DEFAULT_BUFFER, Sequencer
+from gazette_aio.consumer.transactions.produced import ProducedIntake
+from gazette_aio.consumer.transactions.sources import SourceIntake
+from gazette_aio.message import SequencerCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,19 +29,11 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.transactions.message_errors import MessageErrors
     from gazette_aio.consumer.transactions.observer import TransactionObserver
     from gazette_aio.consumer.transactions.progress import ProgressCell
-    from gazette_aio.consumer.transactions.readers import Readers
-    from gazette_aio.consumer.transactions.replays import Replay
-    from gazette_aio.message import ReplayRange
-    from gazette_aio.message.envelopes.origin import Origin
-    from gazette_aio.message.reading.decoding import EnvelopeDecoder
     from gazette_aio.message.reading.formats import JournalFormats
     from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
 
 SLICE_SECONDS: Final = 0.005
 """Time for which messages are consumed before the event loop has a turn."""
-
-RING_BYTES: Final = 64 << 20
-"""Limit of the bytes of pending messages that a shard retains."""
 
 
 def durations_of(spec: ShardSpec) -> Durations:
@@ -96,8 +69,6 @@ class TransactionRun:
     def __init__(self, assignment: Assignment, checkpoint: Checkpoint) -> None:
         self.sources: frozenset[str] = frozenset()
         """Journals that the framework reads."""
-        self.has_read: bool = False
-        """Whether any message was read."""
         self._assignment = assignment
         self._shard = shard = assignment.shard
         self._hooks = hooks = assignment.hooks
@@ -108,44 +79,37 @@ class TransactionRun:
         self._intents = dict(checkpoint.ack_intents)
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
-        spec = shard.spec
+        self._errors = errors = assignment.errors
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._channel = MessageChannel(self._wake.set, messages=spec.read_channel_size)
-        sequencer = Sequencer.from_checkpoint(
-            SequencerCheckpoint.from_proto(checkpoint),
-            buffer=spec.ring_buffer_size or DEFAULT_BUFFER,
-            buffer_bytes=RING_BYTES,
-        )
-        self._machine = TransactionMachine(sequencer, durations_of(spec), self._clock())
-        decoders: dict[Origin, EnvelopeDecoder[Any]] = {}
-        consumer = consumer_of(hooks, shard, store, self._publisher, self._clock)
-        self._errors = assignment.errors
-        self._consumer = DecodingConsumer(consumer, decoders, self._errors, self._publisher)
-        self._readers: Readers
+        wake = self._wake.set
+        self._intake: SourceIntake | ProducedIntake
         if hooks.is_producer:
-            self._readers = ProducerReader(
-                ProducedSources(hooks, shard, store, checkpoint), self._channel, self._clock
+            self._intake = ProducedIntake(
+                hooks, shard, store, checkpoint, wake=wake, clock=self._clock
             )
         else:
-            offsets = offsets_to_read(spec, checkpoint)
-            self.sources = frozenset(offsets)
-            self._readers = SourceReaders(
-                shard.client,
-                offsets,
-                assignment.formats,
-                decoders,
-                self._channel,
-                errors=self._errors,
+            self._intake = SourceIntake(
+                shard.client, shard.spec, checkpoint, assignment.formats, errors=errors, wake=wake
             )
+            self.sources = frozenset(self._intake.offsets)
+        offsets = SequencerCheckpoint.from_proto(checkpoint).offsets
+        durations = durations_of(shard.spec)
+        self._machine = TransactionMachine(self._intake, offsets, durations, self._clock())
+        consumer = consumer_of(hooks, shard, store, self._publisher, self._clock)
+        self._consumer = SuspectingConsumer(consumer, errors, self._publisher)
         self._finisher = Finisher(hooks, shard, store)
-        self._replay: Replay | None = None
         self._commit: OpFuture[None] = finished_operation()
         self._watched: list[OpFuture[Any]] = []
         self._failed: Exception | None = None  # Failure of the prior transaction.
         self._is_begun = False  # Whether `finished_txn()` is due.
         self._started: OpFuture[None] | None = None  # Commit of the transaction that's begun.
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a MessageProducer has read any message, or the framework reads."""
+        return not isinstance(self._intake, ProducedIntake) or self._intake.has_read
 
     async def run(self) -> None:
         """Run transactions until reading has ended, and all is acknowledged.
@@ -161,7 +125,7 @@ class TransactionRun:
         self._watch(self._acks.pending)
         self._block.begin()
         try:
-            self._readers.start()
+            self._intake.start()
             await self._run()
         except BaseException as error:
             if isinstance(error, RepeatedError):
@@ -194,14 +158,10 @@ class TransactionRun:
             future.remove_done_callback(self._observe)
         self._watched = []
         self._set_timer(None)
-        try:
-            await self._readers.aclose()
-        finally:
-            if self._replay is not None:
-                await self._replay.aclose()
+        await self._intake.aclose()
 
     async def _run(self) -> None:
-        machine, channel, clock = self._machine, self._channel, self._clock
+        machine, intake, clock = self._machine, self._intake, self._clock
         slice_end = clock() + SLICE_SECONDS
         while True:
             now = clock()
@@ -212,43 +172,35 @@ class TransactionRun:
             self._wake.clear()
             if self._failed is not None:
                 raise self._failed
-            match machine.next(now, is_ready=channel.is_ready):
-                case Consume(rows, begin):
-                    deadline = machine.deadline
-                    end = slice_end if deadline is None else min(slice_end, deadline)
-                    is_first = not machine.current.messages
-                    consumed = await self._consumer.consume(rows, begin, end, is_first=is_first)
-                    del rows  # Idle shards retain no messages.
-                    machine.consumed(consumed.messages)
-                    if consumed.is_deferred:
-                        machine.deferred()
-                case Receive():
-                    self._receive()
-                case Wait():
+            match machine.next(now):
+                case Action.CONSUME:
+                    await self._consume(slice_end)
+                case Action.ADVANCE:
+                    if (passed := intake.advance()) and machine.passed(*passed):
+                        self._assignment.progress.update(dict((passed,)))
+                case Action.WAIT:
                     await self._wait()
                     slice_end = clock() + SLICE_SECONDS
-                case Begin():
+                case Action.BEGIN:
                     await self._begin()
-                case Commit():
+                case Action.COMMIT:
                     await self._start_commit()
-                case Publish(offsets):
-                    self._assignment.progress.update(offsets)
-                case BeginReplay(span):
-                    self._begin_replay(span)
-                case ReadReplay():
-                    await self._read_replay()
-                case Drained():
+                case Action.READ_AGAIN:
+                    await intake.read_again()
+                case Action.DRAINED:
                     return
 
-    def _receive(self) -> None:
-        element = self._channel.take()
-        if not isinstance(element, End):
-            self.has_read = True
-            self._machine.received(element)
-            return
-        if element.error is not None:
-            raise element.error
-        self._machine.ended()
+    async def _consume(self, slice_end: float) -> None:
+        machine, intake = self._machine, self._intake
+        deadline, ready = machine.deadline, intake.ready
+        end = slice_end if deadline is None else min(slice_end, deadline)
+        is_first = not machine.current.messages
+        count, is_deferred = await self._consumer.consume(ready, end, is_first=is_first)
+        size = sum(each.end - each.begin for each in ready[:count])
+        intake.consumed(count)
+        machine.consumed(count, size)
+        if is_deferred:
+            machine.deferred()
 
     async def _wait(self) -> None:
         self._set_timer(self._machine.deadline)
@@ -281,12 +233,12 @@ class TransactionRun:
 
     async def _start_commit(self) -> None:
         self._machine.preparing(self._clock())
-        intents, commit = await self._prepare()
+        offsets, intents, commit = await self._prepare()
         now = self._clock()
         await self._acks.append(intents, commit, self._publisher.producer_id)
         self._block.reopen()
         self._commit = commit
-        self._machine.prepared(durations_of(self._shard.spec), now)
+        self._machine.prepared(offsets, durations_of(self._shard.spec), now)
         self._set_timer(None)
         self._is_begun, self._started = False, None
         self._errors.committing()
@@ -295,11 +247,11 @@ class TransactionRun:
             await self._finisher.committing(commit)
             await self._block.require_awaited()  # No later transaction may look at its calls.
 
-    async def _prepare(self) -> tuple[list[Any], OpFuture[None]]:
+    async def _prepare(self) -> tuple[dict[str, int], list[Any], OpFuture[None]]:
         shard, publisher = self._shard, self._publisher
         with step("finalize_txn()"):
             await self._hooks.finalize_txn(shard, self._store, publisher)
-        checkpoint = self._machine.checkpoint()
+        checkpoint = self._intake.checkpoint()
         with step("publishing"):
             # Invariant: nothing is published between messages and their acknowledgements.
             await self._block.seal()
@@ -312,7 +264,7 @@ class TransactionRun:
             commit = self._started = commit_of(self._store.start_commit(shard, proto, wait_for))
             if commit.done() and (error := commit.exception()) is not None:
                 raise error
-        return intents, commit
+        return checkpoint.offsets, intents, commit
 
     # The prior transaction.
 
@@ -340,22 +292,3 @@ class TransactionRun:
         except Exception as error:  # noqa: BLE001 - raised by the loop.
             self._failed = error
         self._wake.set()
-
-    # Replays.
-
-    def _begin_replay(self, span: ReplayRange) -> None:
-        with step(f"reading {span.journal} again"):
-            self._replay = self._readers.replay(span)
-        self._machine.replay_begun()
-
-    async def _read_replay(self) -> None:
-        replay, machine = self._replay, self._machine
-        assert replay is not None, "a replay was begun"
-        with step("reading again"):
-            run = await replay.next()
-            if run is not None:
-                machine.replayed(run)
-                return
-        await replay.aclose()
-        self._replay = None
-        machine.replay_ended()

@@ -17,6 +17,7 @@ from gazette_aio.consumer.transactions import (
     driver,
     finisher,
     message_errors,
+    produced,
     run,
 )
 from gazette_aio.message import Clock, Envelope, Publisher, SequencerCheckpoint, json_adapter
@@ -30,16 +31,16 @@ from tests.consumer.transactions.test_loop_clocked import INTENT
 from tests.consumer.transactions.world import OUT, read_through, shard_spec, to_out
 from tests.waiting import eventually, turns
 
-MODULES = (acknowledgements, consuming, driver, finisher, message_errors, run)
-FINISHED = {"aclose", "_ended", "_awaited"}
-"""Functions that are awaited to their end, whatever is cancelled."""
+MODULES = (acknowledgements, consuming, driver, finisher, message_errors, produced, run)
+FINISHED = {"aclose", "_ended", "_awaited", "_read"}
+"""Functions that are awaited to their end, whatever is cancelled, or by another task."""
 AGAIN = {"committing: await finish(self._ended(ending))"}
 """Awaits that only a second cancellation meets. It's tried below."""
 OF_JOURNALS = {
     "pass_over: letter = await self._letter(envelope, suspect)",
     "pass_over: await append",
     "_letter: content = None if self._hooks.is_producer else await self._content(envelope)",
-    "_pass_over: await errors.decoding_failed(envelope, suspect)",
+    "consume: await errors.decoding_failed(first, suspect)",
     "decoding_failed: if not await self._decide(envelope, suspect, name, error):",
     "_content: async with self._shard.client.read(request, timeout=math.inf) as reader:",
     '_content: content = b"".join([chunk async for chunk in reader])',

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gazette_aio.consumer.application import DeadLetter, Skip
+from gazette_aio.consumer.application import DeadLetter, Retry, Skip
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -198,6 +198,26 @@ def test_undecodable_bytes_at_the_end_of_a_transaction_are_passed_over_once():
             assert not {*places} & {*application.bad[len(places) :]}
             skipped = sum(end - begin for begin, end, _ in application.bad)
             assert skipped == len(garbage)
+
+    run_clocked(test)
+
+
+def test_garbage_that_is_left_for_the_next_transaction_is_not_part_of_this_one():
+    adapter, encode, value_of = json_frames()
+    lines = [encode(1, OUTSIDE_TXN) + b"\n", b"no document\n"]
+    decisions = [Retry(times=1, first_seconds=0.0, last_seconds=0.0), Skip()]
+
+    async def test(loop: ClockLoop) -> None:
+        application = Values(adapter, value_of)
+        application.on_message_error = lambda *_: decisions.pop(0)  # type: ignore[method-assign, assignment]
+        async with World(loop, NDJSON, application) as world:
+            await world.append(b"".join(lines))
+            assert world.store.restored == 1
+            assert application.values == [1, 1]
+            # The message that failed begins a transaction of its own.
+            assert read_through(await world.commit()) == {JOURNAL: len(lines[0])}
+            assert decisions == []
+            assert read_through(await world.commit()) == {JOURNAL: sum(map(len, lines))}
 
     run_clocked(test)
 
