@@ -45,7 +45,7 @@ class Finding:
     path: str
     """File or directory, relative to the data directory."""
     journal: str = ""
-    """Name of the journal; None for parts of the key space."""
+    """Name of the journal; empty for parts of the key space."""
     begin: int = 0
     """First offset of the journal's local content."""
     sound_end: int = 0

@@ -91,13 +91,6 @@ def remove_label(labels: LabelSet, name: str) -> None:
         _assign(labels, kept)
 
 
-def label_sets_equal(lhs: LabelSet | None, rhs: LabelSet | None) -> bool:
-    """Tell whether both sets have the same labels and prefix flags."""
-    if lhs is None or rhs is None:
-        return lhs is rhs
-    return lhs == rhs
-
-
 def union_label_sets(lhs: LabelSet, rhs: LabelSet) -> LabelSet:
     """Return the labels of `lhs`, and the labels of `rhs` whose names aren't in `lhs`."""
     return LabelSet(labels=[label for left, right in _join(lhs, rhs) for label in left or right])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.protocol.labels import label_sets_equal, validate_label_set
+from gazette_aio.protocol.labels import validate_label_set
 from tests.protocol.support import error_of, labels, listed
 
 NAMES = ["DDDD", "aa", "aa-b", "ab", "b/c", "env"]
@@ -128,20 +128,6 @@ def test_set_validation_one_error_after_another():
     )
     at[7].prefix = False
     assert error_of(pb.validate, label_set) is None
-
-
-def test_equality():
-    lhs, rhs = (
-        pb.label_set("one", "1", "three", "3"),
-        pb.label_set("one", "1", "two:prefix", "pre/"),
-    )
-    assert not label_sets_equal(lhs, rhs)
-    pb.add_value(lhs, "two:prefix", "pre/")
-    pb.add_value(rhs, "three", "3")
-    assert label_sets_equal(lhs, rhs)
-    assert not label_sets_equal(pb.label_set("two", "pre/"), pb.label_set("two:prefix", "pre/"))
-    assert not label_sets_equal(lhs, None)
-    assert label_sets_equal(None, None)
 
 
 def test_the_same_value_with_and_without_a_prefix_is_invalid():

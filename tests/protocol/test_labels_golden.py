@@ -5,7 +5,6 @@ from __future__ import annotations
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import well_known
 from gazette_aio.protocol.labels import (
-    label_sets_equal,
     validate_label_set,
     validate_single_value_labels,
 )
@@ -47,7 +46,7 @@ def test_set_operations():
         assert listed(pb.union_label_sets(lhs, rhs)) == case["union"]
         assert listed(pb.intersect_label_sets(lhs, rhs)) == case["intersect"]
         assert listed(pb.subtract_label_set(lhs, rhs)) == case["subtract"]
-        assert label_sets_equal(lhs, rhs) == case["equal"]
+        assert (lhs == rhs) == case["equal"]
 
 
 def test_validation_of_sets():

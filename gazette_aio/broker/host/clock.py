@@ -1,20 +1,21 @@
 """Clock of a broker: Unix time and timers, which tests can move.
 
 The clock times pulses, flush intervals, refreshes of stores, retries of persisting, health checks,
-ends of tokens, and the delay of watches, which is zero while the clock is frozen. Rates of appends,
-the grace of a stop, and clients use real time.
+waits of appends for stores, ends of tokens, and the delay of watches, which is zero while the clock
+is frozen. Rates of appends, the grace of a stop, and clients use real time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
 
 class ManualClock:
@@ -105,18 +106,27 @@ class ManualClock:
         timer.arm()
         return timer
 
+    @contextlib.asynccontextmanager
+    async def timeout_at(self, when: float) -> AsyncGenerator[None]:
+        """Raise TimeoutError within the context at a time of `monotonic()`.
+
+        Cancellation: safe.
+        """
+        async with asyncio.timeout(None) as scope:
+            timer = self.call_at(when, lambda: scope.reschedule(0.0))
+            try:
+                yield
+            finally:
+                timer.cancel()
+
     async def wait(self, event: asyncio.Event, when: float) -> bool:
         """Wait for an event up to a time of `monotonic()`; return whether the event was set.
 
         Cancellation: safe.
         """
         try:
-            async with asyncio.timeout(None) as scope:
-                timer = self.call_at(when, lambda: scope.reschedule(0.0))
-                try:
-                    return await event.wait()
-                finally:
-                    timer.cancel()
+            async with self.timeout_at(when):
+                return await event.wait()
         except TimeoutError:
             return False
 

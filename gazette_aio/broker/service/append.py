@@ -12,6 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.broker.fragments.append_writer import AppendWriter
 from gazette_aio.broker.fragments.rolling import roll_offset
+from gazette_aio.broker.host.clock import Deadline
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
 from gazette_aio.broker.journal.registers import (
@@ -130,7 +131,8 @@ class _Append:
                 return response
             assert resolved.item is not None
             # Before the journal is held: appends to an unhealthy store wait side by side.
-            give_up = self._time() + self._core.runtime.options.store_wait
+            clock = self._core.runtime.clock
+            give_up = Deadline(clock, clock.monotonic() + self._core.runtime.options.store_wait)
             replica = await self._open(resolved.item, give_up)
             if replica is None:
                 return self._unhealthy(
@@ -219,14 +221,14 @@ class _Append:
                 case StreamAppend():
                     return await self._stream(replica, decision, resolved.header)
 
-    async def _open(self, item: JournalItem, give_up: float) -> Replica | None:
+    async def _open(self, item: JournalItem, give_up: Deadline) -> Replica | None:
         """Return the replica of a journal, or None if a remote store isn't listed in time."""
         core = self._core
         remote = any(core.runtime.stores.get(url).is_remote for url in item.spec.fragment.stores)
         try:
             if not remote:
                 return await core.replica(item)
-            async with asyncio.timeout_at(give_up):
+            async with give_up.clock.timeout_at(give_up.when):
                 return await core.replica(item)
         except TimeoutError:
             return None
@@ -234,14 +236,16 @@ class _Append:
             await self._resolve()  # It fails by itself if the broker has stopped meanwhile.
             raise
 
-    async def _wait_for_stores(self, replica: Replica, give_up: float) -> pb.AppendResponse | None:
+    async def _wait_for_stores(
+        self, replica: Replica, give_up: Deadline
+    ) -> pb.AppendResponse | None:
         stores = replica.life.spec.fragment.stores
         if not stores:
             return None
         handle = self._core.runtime.stores.get(stores[0])
         wait = self._core.runtime.options.store_wait
         if handle.is_remote:
-            wait = max(0.0, min(wait, give_up - self._time()))
+            wait = max(0.0, give_up.when - give_up.clock.monotonic())
         problem = await handle.wait_healthy(wait)
         if not problem and not replica.listing.is_listed:
             await replica.listing.refresh()

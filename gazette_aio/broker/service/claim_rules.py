@@ -4,9 +4,9 @@ These rules don't apply to a token without a selector. The holder of another tok
 journals that the selector matches before and after the change. A spec also decides where the
 journal's files are, and mustn't lead to files of journals outside of the selector:
 
-- A store that rewrites paths may lead to any file of the store. - The holder chooses store and
-name, so the directory of the journal may be the directory of another journal, or be above or below
-it.
+- A store that rewrites paths may lead to any file of the store.
+- The holder chooses store and name, so the directory of the journal may be the directory of another
+  journal, or be above or below it.
 
 The journal's present stores and path template were set by someone else, and are permitted.
 """

@@ -683,6 +683,25 @@ async def test_a_silent_store_does_not_delay_the_end(tmp_path: Path) -> None:
             assert await caller.read("other") == b"content"
 
 
+async def test_a_silent_store_is_given_up_by_the_clock_of_the_broker(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(200)
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with (
+            new_broker(tmp_path, clock=clock, store_wait=0.05, store_endpoint=[endpoint]) as broker,
+            calling(broker.endpoint) as caller,
+        ):
+            await caller.create(journal_spec(stores=[f"s3://bucket/?endpoint={endpoint}"]))
+            append = asyncio.ensure_future(caller.append(b"content"))
+            # The clock stands still, however much time passes.
+            assert not (await asyncio.wait((append,), timeout=0.3))[0]
+            clock.advance(0.05)
+            async with asyncio.timeout(SOON_SECONDS):
+                assert (await append).status == pb.Status.FRAGMENT_STORE_UNHEALTHY
+
+
 async def collect(call: Any) -> Any:
     try:
         return await call
