@@ -126,6 +126,8 @@ class JournalContent:
         """Offset at which the content began."""
         self.refused_through: int = offset
         """Offset after the last bytes that were refused."""
+        self.remarks: tuple[int, int, int, int] = (0, 0, 0, 0)
+        """Remarks of the core about misbehaving producers that were logged."""
         self.replay: ContentReplay | None = None
         """The replay that the next commit needs, or that is in progress."""
         self._adapter = journal_format.adapter

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_REMARKS = (
+    "messages have unexpected flags",
+    "acknowledgements are older than the last ones: exactly-once semantics are lost",
+    "messages outside of transactions discard pending ones of their producers",
+)
+"""Texts of the core's first remarks. Its last is of producers that a checkpoint forgets."""
+
 
 class JournalEngine(ABC, Generic[Out]):
     """Makes outputs of the content of any number of journals, which may leave and be read again.
@@ -152,9 +159,21 @@ class JournalEngine(ABC, Generic[Out]):
         """
         worked = content.work(self._step_bytes)
         if self._is_sequenced:
+            self._log_remarks(content)
             self._note_pending(content, content.core.pending_bytes, content.core.pending_rows)
             self._evict()
         return worked
+
+    @staticmethod
+    def _log_remarks(content: JournalOutputs[Out]) -> None:
+        remarks, before = content.core.remarks, content.remarks
+        if remarks == before:
+            return
+        content.remarks = remarks
+        for text, count, known in zip(_REMARKS, remarks, before, strict=False):
+            if count > known:
+                extra = {"journal": content.journal, "offset": content.offset}
+                _logger.error(text, extra={**extra, "messages": count - known})
 
     def _evict(self) -> None:
         """Evict the largest pending messages, until what's retained is within its limits."""

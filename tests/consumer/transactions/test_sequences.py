@@ -331,3 +331,19 @@ def test_sources_that_left_the_spec_stay_in_checkpoints(form: Form):
             assert stored.sources["source/A"].read_through == SIZE
 
     run_clocked(test)
+
+
+@FORMS
+def test_misbehaving_producers_are_logged(form: Form, caplog: pytest.LogCaptureFixture):
+    async def test(loop: ClockLoop) -> None:
+        async with form(loop) as world:
+            content = world.content
+            await world.send(content.outside(clock=5), content.ack(clock=3))
+            await world.send(content.pending(clock=8), content.outside(clock=9))
+
+    run_clocked(test)
+    errors = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert [vars(each)["journal"] for each in errors] == ["source/A"] * 2
+    old, mixed = (each.getMessage() for each in errors)
+    assert "exactly-once semantics are lost" in old
+    assert "outside of transactions" in mixed
