@@ -189,6 +189,17 @@ def test_errors_of_whole_documents():
     assert errors_of(FEW, list(DOCUMENTS)) == want
 
 
+def test_many_values_of_a_member_are_refused_at_once():
+    documents = [b'{%s"z":1}' % (b'"\\u0061":1,' * 50_000)]
+    assert errors_of(FEW, documents) == {0: "column 'a': Column(/a) was specified twice"}
+
+
+def test_names_with_slashes():
+    assert errors_of([("a/b", pa.int8())], [b'{"a/b":300}']) == {
+        0: "column 'a/b': Value 300 too large to fit in C integer type"
+    }
+
+
 def test_members_of_maps_may_have_several_values():
     entries = pa.struct([("x", pa.int8())])
     schema = pa.schema([("m", pa.map_(pa.string(), entries))])

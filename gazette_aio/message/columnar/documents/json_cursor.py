@@ -1,4 +1,4 @@
-"""Cursor over one JSON document, which decides on all documents and words their errors.
+"""Cursor over one JSON document that msgspec takes, or only refuses for what isn't JSON proper.
 
 It's the reference of the core's cursor. As columns take documents, NaN and infinity are numbers,
 which no column holds, and a number whose exponent is beyond a double's is an error.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -19,7 +20,6 @@ from gazette_aio.message.columnar.pyarrow_api import pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')  # msgspec takes no such names of members.
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _TOKEN: Final = re.compile(
     r'[ \t\r\n]*(?:(?P<str>"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")'
@@ -33,8 +33,6 @@ _DECIMAL: Final = re.compile(r"[+-]?(?=\.?\d)0*(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?"
 _WIDE: Final = Context(prec=200)  # No decimal of Arrow has more than 76 digits.
 _MAX_EXPONENT: Final = 308
 _MAX_DIGITS: Final = 4000  # Of an integer that Python is willing to convert.
-_INFINITY: Final = float("inf")
-_NUMBERS: Final = ("int", "float")
 _NUMBER, _FORM, _TYPE = range(3)
 """Ranks of errors: of any number, of the form of a value, of its type."""
 _FORMS: Final = {  # Those of tokens that are values of a form.
@@ -83,21 +81,7 @@ class Shape(NamedTuple):
         return cls("object", kind, {field.name: cls.of(field.type) for field in fields})
 
 
-def _hint(shape: Shape) -> Any:
-    """Return a type for msgspec, whose errors of text depend on what's passed over."""
-    if shape.form == "object" and not any(map(_ESCAPED.search, shape.children)):
-        fields = [
-            (f"f{at}", _hint(child) | None, msgspec.field(default=None, name=name))
-            for at, (name, child) in enumerate(shape.children.items())
-        ]
-        return msgspec.defstruct("Document", fields)
-    if shape.form in ("array", "map"):
-        hint = _hint(shape.children["[]"]) | None
-        return list[hint] if shape.form == "array" else dict[str, hint]  # type: ignore[valid-type]
-    return Any
-
-
-class _MalformedError(Exception):
+class MalformedError(Exception):
     """The text isn't JSON."""
 
 
@@ -125,52 +109,37 @@ class Cursor:
         """Return the members. Floats and decimals are texts, and maps are lists of pairs.
 
         Raises:
-            ValueError: A member has several values, a value doesn't fit its type, or the text isn't
-                JSON.
-            msgspec.DecodeError: A value has another form, or the text isn't JSON.
+            ValueError: A member has several values, or a value doesn't fit its type.
+            MalformedError: The text isn't JSON.
         """
-        seen: list[str] = []
+        seen = Counter[str]()
         members: dict[str, Any] = {}
-        try:
-            self._expect("{")
-            for _ in self._elements("}"):
-                name = self._member()
-                if (shape := self._shape.children.get(name)) is None:
-                    self._skip()
-                else:
-                    self._name = name
-                    seen.append(name)
-                    members[name] = self._value(shape, f"$.{name}", f"/{name}")
-            if _SPACE.fullmatch(self._text, self._at) is None:
-                raise _MalformedError
-        except _MalformedError:
-            members.clear()
-        else:
-            for name in seen:
-                if seen.count(name) > 1:
-                    self._repeat(name)
-            for name in self._names if self._has_misfits else ():
-                if (error := _misfit_of(members.get(name))) is not None:
-                    raise bad_value(name, error)
-            if self._faults:
-                raise self._faults[min(self._faults)]
-            return members
-        raise self._explain()
+        self._expect("{")
+        for _ in self._elements("}"):
+            name = self._member()
+            if (shape := self._shape.children.get(name)) is None:
+                self._skip()
+            else:
+                self._name = name
+                seen[name] += 1
+                members[name] = self._value(shape, f"/{name}")
+        if _SPACE.fullmatch(self._text, self._at) is None:
+            raise MalformedError
+        for name, count in seen.items():
+            if count > 1:
+                self._repeat(name)
+        for name in self._names if self._has_misfits else ():
+            if (error := _misfit_of(members.get(name))) is not None:
+                raise bad_value(name, error)
+        if self._faults:
+            raise self._faults[min(self._faults)]
+        return members
 
     def _repeat(self, name: str) -> None:
         if any(self._text.count(msgspec.json.encode(each).decode()) > 1 for each in self._names):
             raise bad_value(name, "there are several values")
         self._name = name  # Escapes hide one of its names.
         self._fault(_FORM, f"Column(/{name}) was specified twice")
-
-    def _explain(self) -> Exception:
-        try:
-            msgspec.json.Decoder(_hint(self._shape), float_hook=Decimal).decode(self._text + "\n")
-        except msgspec.DecodeError as error:
-            return error
-        except (RecursionError, ValueError):
-            pass
-        return ValueError("text isn't JSON")
 
     def _fault(self, rank: int, text: object) -> None:
         """Note an error of the present column. That of the first column is raised in the end."""
@@ -182,7 +151,7 @@ class Cursor:
     def _token(self) -> re.Match[str]:
         token = _TOKEN.match(self._text, self._at)
         if token is None:
-            raise _MalformedError
+            raise MalformedError
         self._at = token.end()
         if token.lastgroup == "constant" and self._has_maps:
             raise ValueError("text isn't JSON")
@@ -200,16 +169,14 @@ class Cursor:
 
     def _expect(self, text: str) -> None:
         if not self._takes(text):
-            raise _MalformedError
+            raise MalformedError
 
-    def _elements(self, closer: str) -> Iterator[int]:
-        """Iterate the indices of elements, each of which the caller passes over."""
+    def _elements(self, closer: str) -> Iterator[None]:
+        """Iterate elements, each of which the caller passes over."""
         if self._takes(closer):
             return
-        index = 0
         while True:
-            yield index
-            index += 1
+            yield
             if not self._takes(","):
                 self._expect(closer)
                 return
@@ -218,7 +185,7 @@ class Cursor:
         """Pass over the name of a member, and return it."""
         token = self._token()
         if token.lastgroup != "str":
-            raise _MalformedError
+            raise MalformedError
         self._expect(":")
         return _plain(token["str"])
 
@@ -245,14 +212,8 @@ class Cursor:
             else:
                 return
 
-    def _value(self, shape: Shape, path: str, place: str) -> Any:
-        """Return the value of a shape.
-
-        Args:
-            shape: The shape.
-            path: Path of the value, as msgspec writes it.
-            place: The path as pyarrow writes it.
-        """
+    def _value(self, shape: Shape, place: str) -> Any:
+        """Return the value of a shape, at a place such as `/tags/[]`."""
         token = self._token()
         got = token.lastgroup or ""
         if got == "null":
@@ -263,35 +224,25 @@ class Cursor:
             self._fault(*_constant(shape, token[got], place))
             return None
         text = _plain(token[got]) if got == "str" else token[got]
-        self._check_form(shape, token, text, path)
-        is_nested = place.count("/") > 1
+        if got not in _FORMS[shape.form]:
+            path = "$" + place.replace("/[]", "[...]").replace("/", ".")
+            form = "object" if shape.form == "map" else shape.form
+            raise ValueError(f"Expected `{form} | null`, got `{got}` - at `{path}`")
+        is_nested = place != f"/{self._name}"
         match shape.form:
             case "int":
                 return self._integer(text, shape.kind, is_nested=is_nested)
             case "decimal":
-                return self._decimal(text, shape.kind, path, is_nested=is_nested)
+                return self._decimal(text, shape.kind, is_nested=is_nested)
             case "array":
                 item = shape.children["[]"]
-                return [
-                    self._value(item, f"{path}[{index}]", f"{place}/[]")
-                    for index in self._elements("]")
-                ]
+                return [self._value(item, f"{place}/[]") for _ in self._elements("]")]
             case "map" | "object":
-                return self._object(shape, path, place)
+                return self._object(shape, place)
             case form:
                 return text == "true" if form == "bool" else text
 
-    def _check_form(self, shape: Shape, token: re.Match[str], text: str, path: str) -> None:
-        form, got = shape.form, token.lastgroup
-        if got in _NUMBERS and self._is_out_of_range(token, form):
-            raise msgspec.ValidationError(f"Number out of range - at `{path}`")
-        if got not in _FORMS[form]:
-            if got == "int" and not -(1 << 63) <= int(text[:_MAX_DIGITS]) < 1 << 64:
-                got = "float"
-            want = "object" if form == "map" else form
-            raise msgspec.ValidationError(f"Expected `{want} | null`, got `{got}` - at `{path}`")
-
-    def _object(self, shape: Shape, path: str, place: str) -> Any:
+    def _object(self, shape: Shape, place: str) -> Any:
         members: dict[str, Any] = {}
         is_map = shape.form == "map"
         for _ in self._elements("}"):
@@ -302,8 +253,7 @@ class Cursor:
                 continue
             if name in members:
                 self._fault(_FORM, f"Column({place}/{name}) was specified twice")
-            inner = f"{path}[...]" if is_map else f"{path}.{name}"
-            members[name] = self._value(child, inner, f"{place}/{name}")
+            members[name] = self._value(child, f"{place}/{'[]' if is_map else name}")
         return list(members.items()) if is_map else members
 
     def _misfit(self, value: Any, kind: Any) -> Exception | None:
@@ -326,15 +276,13 @@ class Cursor:
             self._fault(_TYPE, f"Failed to convert JSON to {kind}, couldn't parse:{text}")
         return value if fits else None
 
-    def _decimal(
-        self, text: str, kind: Any, path: str, *, is_nested: bool
-    ) -> str | Exception | None:
+    def _decimal(self, text: str, kind: Any, *, is_nested: bool) -> str | Exception | None:
         try:
             value = Decimal(text)
         except InvalidOperation:
             value = None
         if value is None:
-            raise msgspec.ValidationError(f"Invalid decimal string - at `{path}`")
+            raise bad_value(self._name, "Invalid decimal string")
         reason = None if self._has_maps else _why_no_decimal(text, kind)
         if reason is not None:
             self._fault(_TYPE, reason)
@@ -345,14 +293,6 @@ class Cursor:
         if reason is not None:
             return None
         return f"{value.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE):f}"
-
-    def _is_out_of_range(self, token: re.Match[str], form: str) -> bool:
-        """Tell whether a number is infinite, unless the columns of a form find that themselves."""
-        if form == "decimal" or abs(float(token[0])) != _INFINITY:
-            return False
-        if token.lastgroup == "int":
-            return self._has_maps and form == "float"
-        return self._has_maps or form != "float" or _is_too_big(token)
 
 
 def _is_too_big(token: re.Match[str]) -> bool:
@@ -367,7 +307,7 @@ def _plain(quoted: str) -> str:
         return quoted[1:-1]
     content: str = json.loads(quoted)
     if any("\ud800" <= character <= "\udfff" for character in content):
-        raise _MalformedError
+        raise MalformedError
     return content
 
 
