@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::{words, Leading};
+use super::{caught, words, Leading};
 use crate::columns::{self, Bits, Column, Fields, Kind, Values};
 
 const DEEPEST: usize = 64;
@@ -60,7 +60,7 @@ impl Schema {
             let text = format!("{size} bytes of messages are too many for one array");
             return Err(PyOverflowError::new_err(text));
         }
-        let parts = py.detach(|| columns::read(&self.0, documents, threads));
+        let parts = py.detach(|| caught(|| columns::read(&self.0, documents, threads)))?;
         let parts = parts
             .into_iter()
             .map(|part| {

@@ -1,6 +1,5 @@
 //! `Journal` and its `Batch`.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::columns::Schema;
-use super::{words, Leading};
+use super::{caught, words, Leading};
 use crate::frames::{Frame, Framing};
 use crate::journal::{self, Format, Misuse, Output, Place};
 use crate::sequence::{Bounds, Remarks, Row, Sequencer};
@@ -32,10 +31,9 @@ impl Journal {
         call: impl FnOnce(&mut journal::Journal) -> T,
     ) -> PyResult<T> {
         let guard = self.0.lock_py_attached(py);
-        let mut guard = guard.map_err(|_| PyRuntimeError::new_err("the core failed before"))?;
+        let mut guard = guard.map_err(|_| failed())?;
         // The guard is dropped within, so that a panic poisons the lock.
-        catch_unwind(AssertUnwindSafe(move || call(&mut guard)))
-            .map_err(|_| PyRuntimeError::new_err("the core failed"))
+        caught(move || call(&mut guard))
     }
 
     /// Does work without the interpreter's lock, and returns what it has come to.
@@ -45,15 +43,15 @@ impl Journal {
         work: impl FnOnce(&mut journal::Journal) -> Result<Output, Misuse> + Send,
     ) -> PyResult<Bound<'py, PyAny>> {
         let output = py.detach(|| {
-            let mut guard = self.0.lock().map_err(|_| None)?;
-            catch_unwind(AssertUnwindSafe(move || work(&mut guard))).map_err(Some)
-        });
-        match output {
-            Ok(output) => to_python(py, output?),
-            Err(None) => Err(PyRuntimeError::new_err("the core failed before")),
-            Err(Some(_)) => Err(PyRuntimeError::new_err("the core failed")),
-        }
+            let mut guard = self.0.lock().map_err(|_| failed())?;
+            caught(move || work(&mut guard))
+        })?;
+        to_python(py, output?)
     }
+}
+
+fn failed() -> PyErr {
+    PyRuntimeError::new_err("the core failed before")
 }
 
 impl From<Misuse> for PyErr {

@@ -4,6 +4,9 @@ mod columns;
 mod journal;
 mod rows;
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -33,6 +36,12 @@ pub fn words<const N: usize>(
         }
         Ok(())
     })
+}
+
+/// Calls a function whose panic is an error.
+pub fn caught<T>(call: impl FnOnce() -> T) -> PyResult<T> {
+    // What the function leaves behind isn't used after a panic.
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| PyRuntimeError::new_err("the core failed"))
 }
 
 #[pymodule(gil_used = false)]
