@@ -35,6 +35,7 @@ class Journal:
         strict: bool = False,
         skip_acks: bool = False,
         skip_errors: bool = False,
+        exact: bool = False,
     ) -> Journal: ...
     @property
     def offset(self) -> int: ...

@@ -105,6 +105,8 @@ class JournalContent:
         skip_acks: Leave acknowledgements out.
         skip_errors: Return messages before and after bytes that are no message together, and not in
             the order of the content.
+        exact: Deliver by replays what would be delivered if all pending messages were retained,
+            even of producers whose clocks go back. Otherwise, deliver what Gazette's replays do.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class JournalContent:
         strict: bool = False,
         skip_acks: bool = False,
         skip_errors: bool = False,
+        exact: bool = False,
     ) -> None:
         self.format = journal_format
         self.journal: str = journal_format.journal
@@ -150,6 +153,7 @@ class JournalContent:
             strict=strict,
             skip_acks=skip_acks,
             skip_errors=skip_errors,
+            exact=exact,
         )
         self._through = offset
         self._is_torn = False  # Whether the end of content within a message was refused.

@@ -69,7 +69,7 @@ impl Journal {
     #[new]
     #[pyo3(signature = (framing, offset, *, prefix=None, path=None, states=None, entering=true,
         max_frame_bytes=1 << 30, max_pending_bytes=64 << 20, strict=false, skip_acks=false,
-        skip_errors=false))]
+        skip_errors=false, exact=false))]
     #[expect(clippy::too_many_arguments)]
     fn new(
         framing: &str,
@@ -83,6 +83,7 @@ impl Journal {
         strict: bool,
         skip_acks: bool,
         skip_errors: bool,
+        exact: bool,
     ) -> PyResult<Self> {
         let framing = match framing {
             "lines" => Framing::Lines,
@@ -105,7 +106,7 @@ impl Journal {
                 (number(id), Bounds { min, max, begin })
             };
             let states: Vec<_> = states.iter().map(of).collect();
-            Sequencer::new(offset, &states, entering, skip_acks)
+            Sequencer::new(offset, &states, entering, skip_acks, exact)
         });
         let format = Format {
             framing,

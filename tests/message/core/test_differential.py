@@ -145,6 +145,7 @@ class Case:
             "strict": rng.random() < 0.3,
             "skip_acks": rng.random() < 0.3,
             "skip_errors": rng.random() < 0.3,
+            "exact": rng.random() < 0.3,
             "max_frame_bytes": rng.choice((1 << 30, 1 << 30, 200)),
             "max_pending_bytes": rng.choice((1 << 30, 1 << 30, 800, 0)),
         }

@@ -129,6 +129,8 @@ class Journal:
         strict: Leave UUIDs to the caller that are neither zero nor of version 1.
         skip_acks: Don't return acknowledgements.
         skip_errors: Return messages before and after bytes that aren't messages together.
+        exact: Replays return what would be returned if all was retained, even of producers whose
+            clocks go back. Otherwise, they return what Gazette's replays do.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class Journal:
         strict: bool = False,
         skip_acks: bool = False,
         skip_errors: bool = False,
+        exact: bool = False,
     ) -> None:
         if framing not in SPLITTERS:
             raise ValueError("framing isn't lines, fixed or frames")
@@ -163,7 +166,9 @@ class Journal:
         self._max_pending_bytes = max_pending_bytes
         self._sequencer: Sequencer | None = None
         if states is not None:
-            self._sequencer = Sequencer(offset, states, enters=entering, skips_acks=skip_acks)
+            self._sequencer = Sequencer(
+                offset, states, enters=entering, skips_acks=skip_acks, is_exact=exact
+            )
         self._lock = Lock()
 
     def _content_at(self, offset: int) -> _Content:

@@ -64,6 +64,9 @@ class Replay:
         self.begin, self.end = missing
         self.min: int = known.min
         """Clock of the message that was read again last."""
+        self.has_ended: bool = False
+        """Whether nothing more commits: a message was read again that's rolled back, so that the
+        next ones are as well, or were duplicates."""
         self.span: list[Row] = known.span
         """Pending messages that follow them."""
         self.ack: Row = ack
@@ -90,10 +93,17 @@ class Sequencer:
         states: States of producers as of there.
         enters: Whether what's pending before it is to be delivered.
         skips_acks: Whether acknowledgements aren't delivered.
+        is_exact: Whether replays deliver what would be delivered if all was retained.
     """
 
     def __init__(
-        self, offset: int, states: Iterable[State], *, enters: bool, skips_acks: bool
+        self,
+        offset: int,
+        states: Iterable[State],
+        *,
+        enters: bool,
+        skips_acks: bool,
+        is_exact: bool,
     ) -> None:
         self.replay: Replay | None = None
         """What has to be read again before the next message may be added."""
@@ -103,6 +113,7 @@ class Sequencer:
         """Offset after the last duplicate, or acknowledgement that rolled back."""
         self.remarks: Remarks = Remarks()
         self._skips_acks = skips_acks
+        self._is_exact = is_exact
         self._producers: dict[bytes, Producer] = {}
         # Messages, and how many are delivered for each, until these were.
         self._steps: deque[tuple[Row, int]] = deque()
@@ -236,7 +247,11 @@ class Sequencer:
             if row[END] > replay.end:
                 changed = f"replay has wrong End ({row[END]}; expected <= {replay.end})"
                 break
-            if row[PRODUCER] == producer and replay.min < row[CLOCK] <= last:
+            if row[PRODUCER] != producer or row[CLOCK] <= replay.min:
+                continue
+            commits = row[CLOCK] <= last
+            replay.has_ended |= self._is_exact and not commits
+            if commits and not replay.has_ended:
                 replay.min, replay.begin = row[CLOCK], row[BEGIN]
                 out.append(row)
         replay.delivered += len(out) - before
