@@ -92,9 +92,11 @@ class History:
         """Return begins and bytes of all messages."""
         return self.begins(row.begin for row in self.log)
 
-    def committed(self):
-        """Return begins and bytes of what a sequencer delivers."""
-        return self.begins(begin for begin, _, _ in sequencing.Scalar(self.log).delivered)
+    def committed(self, first=0, end=1 << 63):
+        """Return begins and bytes of what a sequencer delivers up to `end`, from `first` on."""
+        log = [row for row in self.log if row.begin < end]
+        delivered = sequencing.Scalar(log).delivered
+        return self.begins(begin for begin, _, _ in delivered if begin >= first)
 
     def rows_within(self, begin, end):
         return sequencing.columns([row for row in self.log if begin <= row.begin < end])

@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.ranges.committed import (
-    CommittedRange,
-    CommittedSplit,
     RangeState,
     plan_splits,
     summarize,
@@ -50,6 +48,7 @@ from gazette_aio.spark.planning.tasks import (
     plan_split_tasks,
     plan_tasks,
 )
+from tests.message.ranges.readers import deliver_range, deliver_split
 
 NDJSON = "application/x-ndjson"
 FIXED = "application/x-protobuf-fixed"
@@ -411,16 +410,12 @@ def test_committed_splits_deliver_what_a_sequencer_does(seed, caplog):
             if task.end == at:
                 assert isinstance(task.kind, CommittedFrom)
                 state = RangeState.from_json(json.loads(task.kind.state))
-                reader = CommittedRange("a/j", state, entering=task.kind.entering)
-                plan = reader.process(content)
-                rows = plan.table.take(plan.rows)
-                delivered += rows.begin[rows.flags != 2].tolist()
+                delivered += deliver_range(
+                    rng, state, content, log, entering=task.kind.entering, skip_acks=True
+                )[0]
             else:
                 assert isinstance(task.kind, CommittedSplitOf)
-                split = CommittedSplit(task.kind.plan)
-                for mask in split.decide(content):
-                    delivered += content.begin[mask].tolist()
-                split.finish()
+                delivered += deliver_split(rng, task.kind.plan, content, log)
     assert sorted(delivered) == sorted(expected)
 
 
@@ -432,7 +427,7 @@ def test_committed_splits_of_what_is_not_wanted_are_left_out():
     plan = plan_splits(RangeState(), summaries[:-1], summaries[-1])
     tasks = plan_split_tasks(splits, plan)
     assert spans(tasks) == [(0, 10), (10, 20), (20, 30)], "there may be rows of bad records"
-    CommittedSplit(tasks[1].kind.plan).finish()
+    assert deliver_split(random.Random(1), tasks[1].kind.plan, UuidColumns.empty()) == []
     assert spans(plan_split_tasks(splits, plan, bounds=(10, 99))) == [(10, 20), (20, 30)]
     assert spans(plan_split_tasks(splits, plan, bounds=(0, 20))) == [(0, 10), (10, 20)]
 

@@ -16,14 +16,14 @@ state at a range's begin, and delivers what the Sequencer delivers within the ra
 The range that holds an acknowledgement delivers the messages that it commits. Committed messages
 before the range are read again: once for each producer that was pending.
 
-*Splits of one range*, such as those of a batch job, which are all read concurrently. Each split is
-read twice. First, `summarize()` returns the split's effect on any state of each producer (see
-`ranges.transfer` for why the summary is small, and exact). A planner collects all summaries, and
-`plan_splits()` gives each split the states at its begin, and the fate of the messages that are
-pending at its end: the first acknowledgement after the split commits them up to a clock, or a
-message outside of transactions drops them. Then `CommittedSplit` decides on the messages of its own
-bytes. The split that holds a message delivers it, in the order of the journal, and nothing is read
-a third time. Summaries of immutable content, such as fragments, are computed once.
+*Splits of one range*, such as those of a batch job, which are all read concurrently. First,
+`summarize()` returns each split's effect on any state of each producer (see `ranges.transfer` for
+why the summary is small, and exact). A planner collects all summaries, and `plan_splits()` gives
+each split the states at its begin, and the fate of the messages that are pending at its end: the
+first acknowledgement after the split commits them up to a clock, or a message outside of
+transactions drops them. Then `CommittedSplit` delivers the messages of its own bytes, in the order
+of their commits; those that commit after the split come last. Summaries of immutable content, such
+as fragments, are computed once.
 
 The splits of a range deliver the set of messages that the Sequencer delivers as of the range's end,
 given the state at its begin. If that state has pending messages, those before the range that the
@@ -38,34 +38,33 @@ A reader without a state at the begin knows nothing of earlier content, like a c
 at this offset. Of a transaction that began earlier, it delivers only the messages after the offset.
 It takes the first message of a producer for a new one, even if the message is a duplicate.
 
+Pending messages are retained up to a limit. Beyond it, they are read again when they commit.
+
 Source: the transitions of Gazette's message sequencer; both ways are this package's own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from gazette_aio.message.envelopes.content import JournalContent
+from gazette_aio.message.sequencing.rules import ProducerBounds
+from gazette_aio.protocol.errors import SequencerStateError
 
 try:
-    from gazette_aio.message.sequencing.columnar import ColumnarSequencer
+    from gazette_aio.message.ranges.splits import RangePlan, SplitPlan, plan_splits
+    from gazette_aio.message.ranges.states import RangeState, prune
+    from gazette_aio.message.ranges.summary import RangeSummary, advance, summarize
 except ImportError as _error:
     raise ImportError(
         "gazette_aio.message.ranges.committed needs numpy: pip install 'gazette-aio[arrow]'"
     ) from _error
 
-from gazette_aio.message.ranges.splits import (
-    CommittedSplit,
-    RangePlan,
-    SplitPlan,
-    plan_splits,
-)
-from gazette_aio.message.ranges.states import RangeState, advance, prune
-from gazette_aio.message.ranges.summary import RangeSummary, summarize
-from gazette_aio.message.sequencing.plan import CommitPlan, ReplayFilter, ReplaySpan
-from gazette_aio.message.sequencing.rules import ProducerBounds
-from gazette_aio.message.sequencing.segments import first_commit
-
 if TYPE_CHECKING:
-    from gazette_aio.message.sequencing.columns import UuidColumns
+    from collections.abc import Mapping
+
+    from gazette_aio.message.envelopes.content import Found
+    from gazette_aio.message.envelopes.origin import JournalFormat
 
 __all__ = [
     "CommittedRange",
@@ -74,8 +73,6 @@ __all__ = [
     "RangePlan",
     "RangeState",
     "RangeSummary",
-    "ReplayFilter",
-    "ReplaySpan",
     "SplitPlan",
     "advance",
     "plan_splits",
@@ -84,86 +81,102 @@ __all__ = [
 ]
 
 
-class CommittedRange(ColumnarSequencer):
-    """Sequences a range of a journal, starting from the state at its begin.
+class CommittedRange(JournalContent):
+    """Content of a range, from which its committed messages are read.
 
-    It's a ColumnarSequencer that replays only content before the range: `[begin, offset)`, once for
-    each producer with pending messages there. Pending messages within the range are carried. It
-    delivers the messages that a Sequencer that retains everything delivers, even of producers whose
-    clocks go back.
+    Feed the content from the state's offset on. Replays need content before the range, once for
+    each producer with pending messages there. The messages are those that a Sequencer that retains
+    everything delivers, even of producers whose clocks go back.
 
     Args:
-        journal: Name of the journal.
+        journal_format: Format of the journal.
         state: State at the range's begin.
-        entering: Whether replays deliver messages before the range that it commits. Otherwise, only
-            messages of the range are delivered.
-        max_pending_bytes: Limit of the bytes of pending rows that are carried between batches, if
-            any. Beyond it, the range is replayed as well.
+        options: As for JournalContent. Without `entering`, messages before the range that it
+            commits aren't delivered.
     """
 
     def __init__(
-        self,
-        journal: str,
-        state: RangeState,
-        *,
-        entering: bool = True,
-        max_pending_bytes: int | None = None,
+        self, journal_format: JournalFormat[Any], state: RangeState, **options: Any
     ) -> None:
-        super().__init__(
-            journal,
-            offset=state.offset,
-            producers=state.to_producers(journal),
-            max_pending_bytes=max_pending_bytes,
-        )
-        self._start = state.offset
-        # Producers with messages before the range that are still pending, and to be delivered.
-        self._entering = {
-            producer: bounds
-            for producer, bounds in state.producers.items()
-            if entering and bounds.begin != -1
-        }
-        # Bounds of these producers, if other readers deliver their messages.
-        self._left = {} if entering else state.producers
-        # No row of the range is missing: earlier messages are added to the replays.
-        self._missing.clear()
+        states = [
+            (producer.to_bytes(6), low, high, begin)
+            for producer, (low, high, begin) in sorted(state.producers.items())
+        ]
+        super().__init__(journal_format, state.offset, states=states, exact=True, **options)
 
     @property
     def state(self) -> RangeState:
-        """State after the processed messages."""
-        known = self._bounds.items()
-        return RangeState(self._offset, {p: ProducerBounds._make(bounds) for p, bounds in known})
+        """State after the messages that were delivered."""
+        offset, states = self.core.checkpoint()
+        return RangeState(
+            offset, {int.from_bytes(p): ProducerBounds(*bounds) for p, *bounds in states}
+        )
 
-    def process(self, batch: UuidColumns) -> CommitPlan:
-        """Process the next rows, up to the first commit by a replay.
+    def commit(self, clocks: Mapping[int, int]) -> Found:
+        """Commit pending messages up to clocks of their producers, as acknowledgements would.
 
         Returns:
-            The rows that commit, and the rows to carry. Process the rest of the batch, if any,
-            next.
+            As `read()`, which returns the rest.
         """
-        entering = self._entering
-        commit = first_commit(batch, entering, set(entering)) if entering else -1
-        plan = super().process(batch if commit == -1 else batch.slice(0, commit + 1))
-        span = plan.replay
-        if span is None and commit != -1:
-            table = plan.table
-            by = table.rows - 1
-            producer = int(table.producer[by])
-            low, _, begin = entering[producer]
-            with_ack = plan.terminators == by
-            span = plan.replay = ReplaySpan(
-                producer, begin, self._start, low, int(table.clock[by]), tail=plan.rows[with_ack]
-            )
-            plan.rows, plan.terminators = plan.rows[~with_ack], plan.terminators[~with_ack]
-        elif span is not None and self._left and span.begin < self._start:
-            # Others deliver messages before the range: rows up to its largest clock are duplicates.
-            span.begin, span.min = self._start, self._left[span.producer].max
-        if span is not None:
-            span.ends_above = True
-        for producer in entering.keys() & set(batch.producer[: plan.consumed].tolist()):
-            if self._bounds[producer][2] != entering[producer].begin:
-                del entering[producer]
-        return plan
+        commits = [(producer.to_bytes(6), clock) for producer, clock in sorted(clocks.items())]
+        found = self.core.commit(commits) if commits else None
+        return self._translate(found) if isinstance(found, tuple) else found
 
-    def _forget(self, producer: int) -> None:
-        super()._forget(producer)
-        self._entering.pop(producer, None)
+
+class CommittedSplit(CommittedRange):
+    """Content of a split, from which the committed messages of its own bytes are read.
+
+    Messages that commit after the split follow once its end is declared.
+
+    Args:
+        journal_format: Format of the journal.
+        plan: Plan of the split.
+        begin: Begin of the split.
+        options: As for JournalContent.
+    """
+
+    def __init__(
+        self, journal_format: JournalFormat[Any], plan: SplitPlan, begin: int, **options: Any
+    ) -> None:
+        before = {producer: of.before for producer, of in plan.producers.items()}
+        super().__init__(journal_format, RangeState(begin, before), entering=False, **options)
+        self._plan = plan
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Declare the end of the split."""
+        super().end()
+        self._has_ended = True
+
+    def read(self, limit_bytes: int) -> Found:
+        """Process about so much content, as `JournalContent.read()` does.
+
+        Raises:
+            SequencerStateError: The content isn't what the plan was made of.
+        """
+        found = super().read(limit_bytes)
+        if found is not None or not self._has_ended or self.replay is not None:
+            return found
+        self._has_ended = False
+        self.core.settle_all()
+        self._check()
+        return self.commit({p: of.commit for p, of in self._plan.producers.items() if of.commit})
+
+    def _check(self) -> None:
+        """Raise SequencerStateError unless the state is that of the plan at the split's end."""
+        begin, end = self.begun, self._plan.end
+        offset, producers = self.state.offset, self.state.producers
+        expected = {p: of.after for p, of in self._plan.producers.items()}
+        if (
+            offset != (begin if end == -1 else end)
+            or producers.keys() != expected.keys()
+            or any(_differ(bounds, expected[p]) for p, bounds in producers.items())
+        ):
+            raise SequencerStateError(
+                f"content of the split at {begin} isn't what its plan was made of"
+            )
+
+
+def _differ(one: ProducerBounds, two: ProducerBounds) -> bool:
+    """Return whether bounds differ, apart from lower bounds of first pending messages."""
+    return one[:2] != two[:2] or (one.begin == -1) != (two.begin == -1)

@@ -1,4 +1,4 @@
-"""States of a journal's producers at an offset, and how messages advance them."""
+"""States of a journal's producers at an offset."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from gazette_aio.message.sequencing.checkpoint import ProducerState
 from gazette_aio.message.sequencing.producer import as_nanoseconds, stale_below
 from gazette_aio.message.sequencing.rules import ProducerBounds
-from gazette_aio.message.sequencing.segments import decide
 from gazette_aio.message.uuid import MASK_64, ProducerID
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
-
-    from gazette_aio.message.sequencing.columns import UuidColumns
 
 _logger = logging.getLogger(__name__)
 
@@ -132,20 +129,6 @@ def _parse_clock(text: str) -> int:
     if clock < 0 or f"{clock:x}" != text:
         raise ValueError("clock isn't a hexadecimal number")
     return clock
-
-
-def advance(state: RangeState, columns: UuidColumns) -> RangeState:
-    """Return the state after further messages.
-
-    Args:
-        state: State before the messages.
-        columns: UUIDs of the messages, in order. Their payload isn't needed.
-    """
-    if not columns.rows:
-        return state
-    decided = decide(columns, state.producers, set()).bounds
-    changed = {producer: ProducerBounds._make(bounds) for producer, bounds in decided.items()}
-    return RangeState(int(columns.end[-1]), {**state.producers, **changed})
 
 
 def prune(state: RangeState, horizon: timedelta | int) -> RangeState:

@@ -1,4 +1,4 @@
-"""Summaries of ranges: the effect of a range on any state of its producers."""
+"""Effects of the messages of ranges: on any state of producers, or on a known one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
-from gazette_aio.message.ranges.states import is_offset, parse_producer
-from gazette_aio.message.ranges.transfer import Run, Transfer, chain, transfer_of
+from gazette_aio.message.ranges.states import RangeState, is_offset, parse_producer
+from gazette_aio.message.ranges.transfer import Run, Transfer, apply, begun, chain, transfer_of
 from gazette_aio.message.sequencing.columns import by_producer
 from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, ProducerBounds
 from gazette_aio.message.uuid import MASK_64
@@ -130,6 +130,26 @@ def summarize(columns: UuidColumns, before: RangeSummary | None = None) -> Range
             found[producer] = transfer
     begin = before.begin if before.begin != -1 else int(columns.begin[0])
     return RangeSummary(begin, int(columns.end[-1]), found)
+
+
+def advance(state: RangeState, columns: UuidColumns) -> RangeState:
+    """Return the state after further messages.
+
+    Args:
+        state: State before the messages.
+        columns: UUIDs of the messages, in order. Their payload isn't needed.
+    """
+    if not columns.rows:
+        return state
+    producers = dict(state.producers)
+    grouped = _group(columns)
+    for at, transfer in enumerate(_transfers(grouped)):
+        producer = grouped.producers[at]
+        after, exact = apply(begun(producers.get(producer), transfer), transfer)
+        if not exact:
+            after = after._replace(begin=_first_above(grouped, at, after.min))
+        producers[producer] = after
+    return RangeState(int(columns.end[-1]), producers)
 
 
 @dataclass(frozen=True, slots=True)

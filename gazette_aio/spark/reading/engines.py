@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from gazette_aio.message.columnar.journal import JournalRecords
-from gazette_aio.message.columnar.payloads import Payloads
-from gazette_aio.message.framing.regions import Region
-from gazette_aio.message.ranges.committed import CommittedRange, RangeState
+from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.envelopes.content import JournalContent, Refusal
+from gazette_aio.message.ranges.committed import CommittedRange, CommittedSplit, RangeState
 from gazette_aio.message.sequencing.columns import UuidColumns
-from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.planning.tasks import All, CommittedFrom
-from gazette_aio.spark.reading.outputs import RowOutputs
+from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES, RowOutputs
 from gazette_aio.spark.reading.pieces import STEP_BYTES
 from gazette_aio.spark.reading.record_bounds import RecordBounds
-from gazette_aio.spark.reading.split_sequencer import MaskSequencer, SplitSequencer
-from gazette_aio.spark.rows.records import RowDecoder
+from gazette_aio.spark.rows.records import MessageTable, RowDecoder
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from gazette_aio.message.columnar.journal import BatchSequencer
-    from gazette_aio.message.columnar.replayed import ReplayRecords
-    from gazette_aio.message.framing import Framing
-    from gazette_aio.message.ranges.committed import SplitPlan
     from gazette_aio.spark.planning.tasks import Task
     from gazette_aio.spark.reading.pieces import Pieces
     from gazette_aio.spark.rows.records import RowLayout
@@ -41,8 +34,6 @@ CHUNK_BYTES: Final = 1 << 20
 
 MAX_PENDING_BYTES: Final = 64 << 20
 """Greatest number of bytes of pending messages in memory. Other messages are read again."""
-
-_NEVER: Final = 1 << 63
 
 
 class RowEngine(ABC):
@@ -135,95 +126,72 @@ def rows_of(
     bounds = RecordBounds(task.begin, task.end, task.head, lines=lines, is_aligned=task.is_aligned)
     # The last line is read up to the head if needed.
     torn_at = task.end if not lines and task.end < task.head else -1
-    outputs = RowOutputs(decoder, form.adapter, layout.options, step_bytes, torn_at=torn_at)
-    begin = bounds.begin
+    outputs = RowOutputs(decoder, layout.options, torn_at=torn_at)
     acks: PendingAcks | None = None
-    engine: RowEngine
+    if framing is None and task.kind == All():
+        return TaskRows(decoder, ChunkRows(outputs, bounds.begin), bounds)
+    journal_format = form.of_journal(task.journal)
+    limits: Any = {
+        "max_frame_bytes": MAX_FRAME_BYTES,
+        "max_pending_bytes": max_pending_bytes,
+        "skip_acks": not layout.options.include_acks,
+        "skip_errors": layout.options.mode == "DROPMALFORMED",
+    }
+    content: JournalContent
     match task.kind:
-        case All() if framing is None:
-            engine = ChunkRows(outputs, begin)
-        case _ if framing is None:
-            text = f"there is no framing for content type {task.content_type!r}"
-            raise ConfigurationError(f"journal {task.journal}: {text}")
         case All():
-            engine = SequencedRows(outputs, framing, begin)
+            content = JournalContent(journal_format, bounds.begin, **limits)
         case CommittedFrom(text, entering):
             state = RangeState.from_json(json.loads(text))
-            sequencer = CommittedRange(
-                task.journal, state, entering=entering, max_pending_bytes=max_pending_bytes
-            )
-            engine = SequencedRows(outputs, framing, begin, sequencer)
+            content = CommittedRange(journal_format, state, entering=entering, **limits)
             if task.acks_end:
                 head = max(task.head, task.acks_end)
                 after = RecordBounds(task.end, task.acks_end, head, lines=lines, is_aligned=True)
-                acks = PendingAcks(after, sequencer, task, layout.clocks_of(task.journal))
+                acks = PendingAcks(after, content, task, layout.clocks_of(task.journal))
                 decoder.end = task.end
         case kind:
-            engine = SplitRows(
-                outputs, framing, begin, kind.plan, max_pending_bytes=max_pending_bytes
-            )
-    return TaskRows(decoder, engine, bounds, acks)
+            content = CommittedSplit(journal_format, kind.plan, bounds.begin, **limits)
+    return TaskRows(decoder, MessageRows(outputs, content, step_bytes), bounds, acks)
 
 
-class SequencedRows(RowEngine):
-    """Makes rows of all messages, or of the messages which a sequencer commits.
+class MessageRows(RowEngine):
+    """Makes rows of messages.
 
     Args:
         outputs: Makes the rows.
-        framing: Framing of the journal.
-        offset: Offset of the first content.
-        sequencer: Decides which messages commit; None for all.
+        content: Content of the journal.
+        step_bytes: Number of bytes which are processed in one step.
     """
 
-    def __init__(
-        self,
-        outputs: RowOutputs,
-        framing: Framing,
-        offset: int,
-        sequencer: BatchSequencer | None = None,
-    ) -> None:
+    def __init__(self, outputs: RowOutputs, content: JournalContent, step_bytes: int) -> None:
         self._outputs = outputs
-        self._records = JournalRecords(
-            outputs.journal,
-            framing,
-            offset,
-            outputs.options,
-            sequencer=sequencer,
-            explain=lambda error: error,
-            maker=outputs,
-        )
-        self._replay: ReplayRecords | None = None
-
-    @property
-    def through(self) -> int:
-        """Offset after the content so far."""
-        return self._records.fed_through
+        self._content = content
+        self._step_bytes = step_bytes
 
     def feed(self, pieces: Pieces) -> None:
         """Add content."""
-        if self._replay is not None:
-            for offset, chunk in pieces:
-                self._replay.feed(chunk, offset)
-            return
-        self._outputs.see(pieces, self._records.offset)
+        to = self._content.replay or self._content
+        if to is self._content:
+            self._outputs.see(pieces, self._content.offset)
         for offset, chunk in pieces:
-            self._records.feed(chunk, offset)
+            to.feed(chunk, offset)
 
     def end(self) -> None:
         """Declare the end of content."""
-        replay, self._replay = self._replay, None
-        if replay is None:
-            self._records.end()
-            return
-        replay.end()  # If some content is lost, options allow it.
+        (self._content.replay or self._content).end()  # Options may allow that content is lost.
 
     def work(self) -> list[RecordBatch] | None:
         """Return the next rows."""
-        records = self._records
-        merged = self._outputs.merging()
-        while not merged.is_enough and records.work():
-            while (batch := records.take()) is not None:
-                merged.add(batch)
+        content, outputs = self._content, self._outputs
+        merged = outputs.merging()
+        while not merged.is_enough and (found := content.read(self._step_bytes)) is not None:
+            if isinstance(found, Refusal):
+                merged.add(outputs.refuse(found))
+                if found.kind == "unexpected_eof":
+                    content.jump(content.through)  # A partial record at the end is refused once.
+            elif not isinstance(found, str):
+                merged.add(outputs.rows(MessageTable.of(found)))
+                content.core.settle(found, 0, len(found))
         return merged.batches() or None
 
     def finish(self) -> list[RecordBatch]:
@@ -232,79 +200,8 @@ class SequencedRows(RowEngine):
 
     def wanted(self) -> tuple[int, int] | None:
         """Return the range of the next replay."""
-        replay = self._records.replay
-        if replay is None or (wanted := replay.open()) is None:
-            return None
-        self._replay = replay
-        return wanted.begin, wanted.end
-
-
-class SplitRows(RowEngine):
-    """Makes rows of the messages of a split which are committed, in the split or after it.
-
-    Args:
-        outputs: Makes the rows.
-        framing: Framing of the journal.
-        offset: Offset of the first content.
-        plan: Plan of the split.
-        max_pending_bytes: Limit of the bytes of pending messages. Beyond it, content is read again.
-    """
-
-    def __init__(
-        self,
-        outputs: RowOutputs,
-        framing: Framing,
-        offset: int,
-        plan: SplitPlan,
-        *,
-        max_pending_bytes: int,
-    ) -> None:
-        self._outputs = outputs
-        self._framing = framing
-        self._sequencer: SplitSequencer | MaskSequencer = SplitSequencer(
-            plan, max_pending_bytes=max_pending_bytes, on_excess=self._mute
-        )
-        self._rows = SequencedRows(outputs, framing, offset, self._sequencer)
-        self._told = 0
-        self._ended = False
-        self._wanted: tuple[int, int] | None = None
-
-    def _mute(self) -> None:
-        # Bad records from here on are reported when the content is read again.
-        self._told, self._outputs.told_from = self._outputs.told_through, _NEVER
-
-    def feed(self, pieces: Pieces) -> None:
-        """Add content."""
-        self._rows.feed(pieces)
-
-    def end(self) -> None:
-        """Declare the end of content."""
-        self._rows.end()
-        self._ended = True
-
-    def work(self) -> list[RecordBatch] | None:
-        """Return the next rows."""
-        batches = self._rows.work()
-        if batches is not None or not self._ended:
-            return batches
-        self._ended = False
-        again = self._sequencer.finish()
-        if again is not None:
-            assert isinstance(self._sequencer, SplitSequencer)
-            resume, self._sequencer = self._sequencer.resume, again
-            self._wanted = resume, self._rows.through
-            self._outputs.restart(self._told)
-            self._rows = SequencedRows(self._outputs, self._framing, resume, again)
-        return None
-
-    def finish(self) -> list[RecordBatch]:
-        """Return the last rows, after all content is processed."""
-        return self._rows.finish()
-
-    def wanted(self) -> tuple[int, int] | None:
-        """Return the range to read again, if any."""
-        wanted, self._wanted = self._wanted, None
-        return wanted
+        replay = self._content.replay
+        return None if replay is None else replay.open()
 
 
 class ChunkRows(RowEngine):
@@ -322,7 +219,7 @@ class ChunkRows(RowEngine):
         self._begin = offset
         self._held: list[bytes] = []
         self._size = 0
-        self._ready: list[Region] = []
+        self._ready: list[tuple[int, bytes]] = []
 
     def feed(self, pieces: Pieces) -> None:
         """Add content."""
@@ -342,11 +239,7 @@ class ChunkRows(RowEngine):
         if size <= 0:
             return
         data, begin = b"".join(self._held), self._begin
-        first = (begin // CHUNK_BYTES + 1) * CHUNK_BYTES
-        ends = np.array([*range(first, begin + size, CHUNK_BYTES), begin + size], np.int64)
-        stops = ends - begin
-        starts = np.concatenate(([0], stops[:-1]))
-        self._ready.append(Region(data, begin, starts, stops, ends, line_feeds=False))
+        self._ready.append((begin, data[:size]))
         self._begin, self._size = begin + size, self._size - size
         self._held = [data[size:]] if self._size else []
 
@@ -354,11 +247,13 @@ class ChunkRows(RowEngine):
         """Return the next rows."""
         if not self._ready:
             return None
-        region = self._ready.pop(0)
-        payloads, rows = Payloads(), region.rows
-        payloads.add(region)
+        begin, data = self._ready.pop(0)
+        end = begin + len(data)
+        first = (begin // CHUNK_BYTES + 1) * CHUNK_BYTES
+        edges = np.array([begin, *range(first, end, CHUNK_BYTES), end], np.int64)
+        rows = len(edges) - 1
         numbers = np.zeros(rows, np.uint64)
-        columns = UuidColumns(
-            numbers, numbers, np.zeros(rows, np.uint16), region.begins(), region.ends
-        )
-        return self._outputs.rows(columns, payloads, np.arange(rows))
+        columns = UuidColumns(numbers, numbers, np.zeros(rows, np.uint16), edges[:-1], edges[1:])
+        offsets = pa.py_buffer((edges - begin).astype(np.int32))
+        values = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(data)])
+        return self._outputs.rows(MessageTable(columns, values))

@@ -1,27 +1,22 @@
-"""Rows of Spark as outputs of the columnar engine, instead of record batches."""
+"""Rows of messages and of bad records, in the order of the content."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gazette_aio.message.columnar.outputs import DONE, Output, RecordOptions
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.protocol.errors import FramingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Iterable
 
     from pyarrow import RecordBatch
 
-    from gazette_aio.message.adapters import Adapter
-    from gazette_aio.message.columnar.outputs import Progress
-    from gazette_aio.message.columnar.payloads import Payloads
-    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+    from gazette_aio.message.envelopes.content import Refusal
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.reading.pieces import Pieces
-    from gazette_aio.spark.rows.records import RowDecoder
+    from gazette_aio.spark.rows.records import MessageTable, RowDecoder
 
 MAX_FRAME_BYTES: Final = 128 << 20
 """Largest message of a source."""
@@ -49,48 +44,18 @@ class RowOutputs:
 
     Args:
         decoder: Makes the rows.
-        adapter: Adapter of the messages.
         options: Options of the source.
-        step_bytes: Number of bytes which are processed in one step.
         torn_at: Offset at which an incomplete record is bad. Elsewhere it isn't a record yet, or
             its rest is lost.
     """
 
-    def __init__(
-        self,
-        decoder: RowDecoder,
-        adapter: Adapter[Any],
-        options: SourceOptions,
-        step_bytes: int,
-        *,
-        torn_at: int = -1,
-    ) -> None:
-        self.journal: str = decoder.journal
-        self.options: RecordOptions = RecordOptions(
-            adapter=adapter,
-            documents=None,
-            acks=False,
-            skip_errors=options.mode == "DROPMALFORMED",
-            strict_uuid=False,
-            max_frame_bytes=MAX_FRAME_BYTES,
-            batch_bytes=step_bytes,
-        )
-        """Options of the columnar engine."""
-        self.told_from: int = 0
-        """Offset before which garbage is ignored."""
-        self.told_through: int = 0
-        """Offset after the last garbage."""
+    def __init__(self, decoder: RowDecoder, options: SourceOptions, *, torn_at: int = -1) -> None:
         self._decoder = decoder
         self._batch_rows = options.batch_rows
         self._batch_bytes = options.batch_bytes
         self._torn_at = torn_at
         self._garbage: _Garbage | None = None
         self._window: deque[tuple[int, bytes]] = deque()
-
-    @property
-    def skipped(self) -> int:
-        """Number of bad records which were dropped."""
-        return self._decoder.skipped
 
     def see(self, pieces: Pieces, offset: int) -> None:
         """Keep content from `offset` on, for the texts of bad records."""
@@ -99,48 +64,17 @@ class RowOutputs:
             window.popleft()
         window.extend(pieces)
 
-    def restart(self, told_from: int) -> None:
-        """Restart with new content, and ignore garbage before an offset."""
-        self.told_from = told_from
-        self._garbage = None
-        self._window.clear()
-
-    def make(
-        self,
-        columns: UuidColumns,
-        payloads: Payloads,
-        indices: Indices,
-        progress: Callable[[int], Progress],  # noqa: ARG002 - tasks have no checkpoints.
-        final: Progress,  # noqa: ARG002
-    ) -> list[Output]:
+    def rows(self, messages: MessageTable) -> list[RecordBatch]:
         """Return the rows of garbage before the messages, and of the messages."""
-        return [Output(batch, DONE) for batch in self.rows(columns, payloads, indices)]
+        return self.flush() + self._decoder.rows(messages)
 
-    def rows(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> list[RecordBatch]:
-        """Return the rows of garbage before the messages, and of the messages."""
-        batches = self.flush()
-        if columns.rows:
-            batches += self._decoder.rows(columns, payloads, indices)
-        return batches
-
-    def refuse(
-        self,
-        error: Exception,
-        content: bytes | None,
-        begin: int,
-        end: int,
-        kind: str,
-        *,
-        cls: type[FramingError] = FramingError,  # noqa: ARG002 - the decoder raises its own.
-    ) -> list[Output]:
-        """Return the rows of a bad record."""
+    def refuse(self, refusal: Refusal) -> list[RecordBatch]:
+        """Return the rows of a bad record, or none if it may continue."""
+        cause, begin, end, kind, content, _ = refusal
         if kind == "unexpected_eof":
             end = self._window[-1][0] + len(self._window[-1][1]) if self._window else begin
             if end != self._torn_at:
                 return []
-        if begin < self.told_from:
-            return []
-        self.told_through = max(end, begin + 1)
         if content is None:
             content = self._content(begin, min(end, begin + _MAX_CORRUPT_BYTES))
             if kind == "decode":
@@ -155,12 +89,11 @@ class RowOutputs:
             self._garbage = garbage._replace(end=end, content=garbage.content + content)
             return []
         batches = self.flush()
-        failed = FramingError(str(error), journal=self.journal, begin=begin, end=end, kind=kind)
+        failed = FramingError(str(cause), begin=begin, end=end, kind=kind)
         if kind in _GARBAGE_KINDS:
             self._garbage = _Garbage(failed, begin, end, content)
-        else:
-            batches += self._decoder.bad(failed, content, begin, end)
-        return [Output(batch, DONE) for batch in batches]
+            return batches
+        return batches + self._decoder.bad(failed, content, begin, end)
 
     def flush(self) -> list[RecordBatch]:
         """Return the row of garbage, if the last record was garbage."""
@@ -205,14 +138,15 @@ class MergedBatches:
         is_half = 2 * self._rows > self._max_rows or 2 * self._bytes > self._max_bytes
         return is_half or bool(self._done)
 
-    def add(self, batch: RecordBatch) -> None:
-        """Add a batch."""
-        rows, size = batch.num_rows, batch.nbytes
-        if self._rows + rows > self._max_rows or self._bytes + size > self._max_bytes:
-            self._close()
-        self._group.append(batch)
-        self._rows += rows
-        self._bytes += size
+    def add(self, batches: Iterable[RecordBatch]) -> None:
+        """Add batches."""
+        for batch in batches:
+            rows, size = batch.num_rows, batch.nbytes
+            if self._rows + rows > self._max_rows or self._bytes + size > self._max_bytes:
+                self._close()
+            self._group.append(batch)
+            self._rows += rows
+            self._bytes += size
 
     def batches(self) -> list[RecordBatch]:
         """Return the merged batches."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.message.columnar.uuids import UuidReader
+from gazette_aio.message.columns.outputs import columns_of
+from gazette_aio.message.envelopes.content import JournalContent, Refusal
 from gazette_aio.message.sequencing.columns import UuidColumns
-from gazette_aio.protocol.errors import ConfigurationError, FramingError, UnexpectedEOFError
 from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
 from gazette_aio.spark.reading.pieces import STEP_BYTES
@@ -15,14 +15,11 @@ from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.rows.formats import format_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.message.framing import Framing
-    from gazette_aio.message.framing.regions import Region, RegionSplitter
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.reading.pieces import Pieces
-    from gazette_aio.spark.rows.formats import Format
 
 
 async def scan_uuids(  # noqa: PLR0917
@@ -59,12 +56,11 @@ async def scan_uuids(  # noqa: PLR0917
 
     Cancellation: aborts.
     """
-    form = format_of(options, content_type)
-    if form.framing is None:
-        text = f"there is no framing for content type {content_type!r}"
-        raise ConfigurationError(f"journal {journal}: {text}")
+    form = format_of(options, content_type).of_journal(journal)
     bounds = RecordBounds(begin, end, head, lines=form.framing.is_lines, is_aligned=is_aligned)
-    scanner = _Scanner(form, form.framing, bounds.begin)
+    scanner = _Scanner(
+        JournalContent(form, bounds.begin, max_frame_bytes=MAX_FRAME_BYTES, skip_errors=True)
+    )
     async with RangeContent(client, journal, bounds, options, step_bytes=step_bytes) as content:
         while pieces := await content.take():
             columns = await in_thread(scanner.scan, pieces)
@@ -72,41 +68,19 @@ async def scan_uuids(  # noqa: PLR0917
                 yield columns
 
 
-def split_regions(splitter: RegionSplitter, pieces: Pieces) -> Iterator[Region]:
-    """Yield regions of the records which end in the next content, without bad records."""
-    for offset, chunk in pieces:
-        if offset != splitter.offset + splitter.buffered:
-            splitter.jump(offset)
-        splitter.feed(chunk)
-    while True:
-        try:
-            region = splitter.next_region(STEP_BYTES)
-        except FramingError:
-            continue
-        except UnexpectedEOFError:
-            return
-        if region is None:
-            return
-        yield region
-
-
 class _Scanner:
     """Reads the UUIDs of content."""
 
-    def __init__(self, form: Format, framing: Framing, offset: int) -> None:
-        self._splitter = framing.splitter(offset, max_frame_bytes=MAX_FRAME_BYTES)
-        self._uuids = UuidReader(form.adapter)
+    def __init__(self, content: JournalContent) -> None:
+        self._content = content
 
     def scan(self, pieces: Pieces) -> UuidColumns:
         """Return the UUIDs of the messages which end in the next content."""
-        found: list[UuidColumns] = []
-        for region in split_regions(self._splitter, pieces):
-            self._read(region, found)
+        for offset, chunk in pieces:
+            self._content.feed(chunk, offset)
+        found = [UuidColumns.empty()]
+        while (messages := self._content.read(STEP_BYTES)) is not None:
+            if not isinstance(messages, (Refusal, str)):
+                found.append(columns_of(messages))
         # Bad records cut the content into small parts, and processing a part has a cost.
-        return UuidColumns.empty().concat(*found)
-
-    def _read(self, region: Region, found: list[UuidColumns]) -> None:
-        while region.rows:
-            columns, bad = self._uuids.read(region)
-            found.append(columns)
-            region = region.slice(columns.rows + len(bad))
+        return found[0].concat(*found[1:])

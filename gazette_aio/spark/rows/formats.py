@@ -24,8 +24,10 @@ from gazette_aio.message.adapters import (
     protobuf_adapter,
     raw_adapter,
 )
+from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.framing import find_framing
 from gazette_aio.message.uuid import ZERO_UUID, uuid_from_bytes
+from gazette_aio.protocol import JournalSpec
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 from gazette_aio.protocol.varint import decode_varint
 from gazette_aio.protocol.well_known import (
@@ -60,11 +62,24 @@ _CONTENT_TYPES: Final[Mapping[Kind | None, str]] = {kind: label for label, kind 
 class Format(NamedTuple):
     """Format of a journal's messages."""
 
+    content_type: str
+    """Content type of journals."""
     kind: Kind
     """Kind of format; raw messages have no columns of documents."""
     framing: Framing | None
     """None if it's unknown: rows are then chunks of content."""
     adapter: Adapter[Any]
+
+    def of_journal(self, journal: str) -> JournalFormat[Any]:
+        """Return the format of a journal's messages, if the framing is known.
+
+        Raises:
+            ConfigurationError: It isn't known.
+        """
+        if self.framing is None:
+            text = f"there is no framing for content type {self.content_type!r}"
+            raise ConfigurationError(f"journal {journal}: {text}")
+        return JournalFormat(journal, Origin(JournalSpec(name=journal)), self.framing, self.adapter)
 
 
 def format_of(options: SourceOptions, content_type: str) -> Format:
@@ -83,11 +98,11 @@ def format_of(options: SourceOptions, content_type: str) -> Format:
     kind, framing = kind_of(options, content_type), framing_for(options, content_type)
     framed = _KINDS.get(content_type_for(options, content_type))
     if framed is None:
-        return Format(kind, framing, raw_adapter())
+        return Format(content_type, kind, framing, raw_adapter())
     adapter = adapter_of(framed, options.uuid, options.message_type)
     if kind == "raw":
-        return Format(kind, framing, _LenientAdapter(adapter))
-    return Format(kind, framing, adapter)
+        return Format(content_type, kind, framing, _LenientAdapter(adapter))
+    return Format(content_type, kind, framing, adapter)
 
 
 def key_reader_of(options: SourceOptions | SinkOptions, content_type: str) -> KeyReader:

@@ -21,15 +21,15 @@ fit the columns, and messages without a value of a NOT NULL column. The mode dec
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 
 from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
 from gazette_aio.message.columnar.documents.texts import clock_texts, producer_texts, uuid_texts
-from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES, cut_runs
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import timestamps
+from gazette_aio.message.columns.outputs import MAX_BATCH_BYTES, columns_of, values_of
 from gazette_aio.message.uuid import ACK_TXN, MASK_64, UNIX_EPOCH_TICKS
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 from gazette_aio.spark.rows.formats import (
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
-    from gazette_aio.message.columnar.payloads import Payloads
+    from gazette_aio.message.columnar.documents.messages import Messages
+    from gazette_aio.message.core import Batch
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import Labels
@@ -184,6 +185,33 @@ def _clock_of(unix_ms: int | None) -> np.uint64 | None:
     return np.uint64(min((unix_ms * 10_000 + UNIX_EPOCH_TICKS) << 4, MASK_64))
 
 
+class MessageTable:
+    """Messages as columns.
+
+    Args:
+        columns: Their UUIDs and offsets.
+        content: The messages: a batch of the core, or an array of bytes.
+    """
+
+    def __init__(self, columns: UuidColumns, content: Messages) -> None:
+        self.columns = columns
+        self.content = content
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Return the messages of a batch."""
+        return cls(columns_of(batch), batch)
+
+    @cached_property
+    def values(self) -> Any:
+        """Array of the messages' bytes."""
+        return values_of(self.content)
+
+    def take(self, rows: Indices) -> Self:
+        """Return the messages at some rows."""
+        return type(self)(self.columns.take(rows), self.values.take(pa.array(rows)))
+
+
 class RowDecoder:
     """Makes rows from the messages of one journal.
 
@@ -210,12 +238,13 @@ class RowDecoder:
         self._documents = layout.decoder_of(content_type)
         self._read_key = layout.key_reader_of(content_type)
         self._batch_rows = min(layout.options.batch_rows, _MAX_ROWS)
-        self._batch_bytes = min(layout.options.batch_bytes, MAX_TAKE_BYTES)
+        self._batch_bytes = min(layout.options.batch_bytes, MAX_BATCH_BYTES)
         self._constants = self._find_constants(dict(labels))
         names = set(layout.columns.reserved)
         self._uuid_names = [name for name in _OF_UUIDS if name in names]
         self._place_names = names & {"_begin", "_end"}
         self._has_values = "_value" in names
+        self._needs_values = self._has_values or self._read_key is not None
 
     def __repr__(self) -> str:
         return f"<RowDecoder of {self.journal}, {self.skipped} records skipped>"
@@ -237,7 +266,7 @@ class RowDecoder:
             constants[name] = _Constant(value, field.type)
         return constants
 
-    def rows(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> list[RecordBatch]:
+    def rows(self, messages: MessageTable) -> list[RecordBatch]:
         """Return batches of messages, in order.
 
         Acknowledgements are left out, unless options include them. So are messages whose clocks are
@@ -245,23 +274,46 @@ class RowDecoder:
         stay.
 
         Args:
-            columns: UUIDs and offsets of the messages.
-            payloads: Bytes of the messages.
-            indices: Indices of the messages in `payloads`.
+            messages: The messages.
 
         Raises:
             FramingError: A record is bad, and the mode is FAILFAST.
         """
-        wanted = self._wanted(columns)
+        wanted = self._wanted(messages.columns)
         if wanted is not None:
-            columns, indices = columns.take(wanted), indices[wanted]
-        batches = [
-            self._make(columns.slice(begin, end), payloads, indices[begin:end])
-            for begin, end in cut_runs(
-                np.cumsum(columns.end - columns.begin), self._batch_bytes, self._batch_rows
-            )
-        ]
-        return [batch for batch in batches if batch.num_rows]
+            messages = messages.take(wanted)
+        documents, errors = self._decode(messages)
+        columns, texts = messages.columns, None
+        if self._layout.required:
+            text = f"column {self._layout.required[0]!r} is NOT NULL, but the message has no UUID"
+            for row in np.flatnonzero(columns.clock == _NO_CLOCK).tolist():
+                errors.setdefault(row, ValueError(text))
+        if errors and self._mode == "FAILFAST":
+            row = min(errors)
+            begin, end = int(columns.begin[row]), int(columns.end[row])
+            raise self._failure(errors[row], begin, end, "decode") from errors[row]
+        if errors and self._mode == "DROPMALFORMED":
+            self.skipped += len(errors)
+            kept = np.delete(np.arange(columns.rows), list(errors))
+            messages = messages.take(kept)
+            columns = messages.columns
+            documents = None if documents is None else documents.take(pa.array(kept))
+        elif errors and self._layout.columns.corrupt is not None:
+            texts = _texts_at(sorted(errors), messages.values)
+        values = messages.values if self._needs_values else None
+        ends = np.cumsum(columns.end - columns.begin)
+        batches: list[RecordBatch] = []
+        begin = base = 0
+        while begin < columns.rows:
+            fit = int(np.searchsorted(ends, base + self._batch_bytes, "right"))
+            end = min(max(fit, begin + 1), begin + self._batch_rows)
+            parts = [
+                None if each is None else each.slice(begin, end - begin)
+                for each in (values, documents, texts)
+            ]
+            batches.append(self._make(columns.slice(begin, end), *parts))
+            begin, base = end, int(ends[end - 1])
+        return batches
 
     def bad(
         self, error: FramingError, content: bytes | None, begin: int, end: int
@@ -318,71 +370,48 @@ class RowDecoder:
             wanted &= columns.flags != _ACK
         return None if wanted.all() else np.flatnonzero(wanted)
 
-    def _make(self, columns: UuidColumns, payloads: Payloads, indices: Indices) -> RecordBatch:
-        has_uuid = columns.clock != _NO_CLOCK
-        batch, at, errors = self._decode(columns, payloads, indices)
-        if self._layout.required and not has_uuid.all():
-            name = self._layout.required[0]
-            for row in np.flatnonzero(~has_uuid).tolist():
-                text = f"column {name!r} is NOT NULL, but the message has no UUID"
-                errors.setdefault(row, ValueError(text))
-        corrupt = self._layout.columns.corrupt
-        texts: Any = None
-        if errors and self._mode == "FAILFAST":
-            row = min(errors)
-            begin, end = int(columns.begin[row]), int(columns.end[row])
-            raise self._failure(errors[row], begin, end, "decode") from errors[row]
-        if errors and self._mode == "DROPMALFORMED":
-            self.skipped += len(errors)
-            kept = np.delete(np.arange(columns.rows), list(errors))
-            columns, indices, has_uuid = columns.take(kept), indices[kept], has_uuid[kept]
-            at = kept if at is None else at[kept]
-        elif errors and corrupt is not None:
-            texts = _texts_at(sorted(errors), payloads, indices)
+    def _make(self, columns: UuidColumns, values: Any, documents: Any, texts: Any) -> RecordBatch:
+        """Return the batch of messages, their bytes, documents and texts of bad ones, if any."""
         arrays = {name: constant.rows(columns.rows) for name, constant in self._constants.items()}
         for name in self._place_names:
             arrays[name] = pa.array(columns.begin if name == "_begin" else columns.end)
         if self._uuid_names:
-            arrays |= self._of_uuids(columns, has_uuid)
+            arrays |= self._of_uuids(columns, columns.clock != _NO_CLOCK)
         if self._has_values:
-            arrays["_value"] = payloads.take(indices)
+            arrays["_value"] = values
         if (read_key := self._read_key) is not None:
-            keys = [read_key(frame) for frame in payloads.take_list(indices)]
-            arrays[KEY_COLUMN] = pa.array(keys, pa.binary())
-        if corrupt is not None:
+            arrays[KEY_COLUMN] = pa.array(map(read_key, values.to_pylist()), pa.binary())
+        if (corrupt := self._layout.columns.corrupt) is not None:
             arrays[corrupt] = pa.nulls(columns.rows, pa.string()) if texts is None else texts
-        if batch is not None:
-            if at is not None:
-                batch = batch.take(pa.array(at, mask=at < 0))
-            arrays |= zip(batch.schema.names, batch.columns, strict=True)
+        if documents is not None:
+            arrays |= zip(documents.schema.names, documents.columns, strict=True)
         schema = self._layout.schema
         found = [arrays[name] for name in schema.names]
         made: RecordBatch = pa.RecordBatch.from_arrays(found, schema=schema)
         return made
 
-    def _decode(
-        self, columns: UuidColumns, payloads: Payloads, indices: Indices
-    ) -> tuple[Any, Indices | None, dict[int, Exception]]:
+    def _decode(self, messages: MessageTable) -> tuple[Any, dict[int, Exception]]:
         """Decode documents.
 
         Returns:
-            Documents, if there are such columns; the row of each message's document, -1 without a
-            document, or None if all messages have one in order; and errors by the message's row.
+            Documents, with rows of nulls for bad messages and acknowledgements, or None if there
+            are no such columns; and errors by the message's row.
         """
         if self._documents is None:
-            return None, None, {}
-        messages = None
-        if self._layout.options.include_acks and (columns.flags == _ACK).any():
-            messages = np.flatnonzero(columns.flags != _ACK)
-        rows = indices if messages is None else indices[messages]
-        batch, good, bad = self._documents.decode(payloads.take(rows))
-        if messages is None:
+            return None, {}
+        flags, content, rows = messages.columns.flags, messages.content, None
+        if self._layout.options.include_acks and (flags == _ACK).any():
+            rows = np.flatnonzero(flags != _ACK)
+            content = messages.values.take(pa.array(rows))
+        batch, good, bad = self._documents.decode(content)
+        if rows is None:
             if good is None:
-                return batch, None, {}
-            messages = np.arange(columns.rows)
-        at = np.full(columns.rows, -1, np.int64)
-        at[messages if good is None else messages[good]] = np.arange(batch.num_rows)
-        return batch, at, {int(messages[position]): error for position, error in bad}
+                return batch, {}
+            rows = np.arange(len(flags))
+        at = np.full(len(flags), -1, np.int64)
+        at[rows if good is None else rows[good]] = np.arange(batch.num_rows)
+        errors = {int(rows[position]): error for position, error in bad}
+        return batch.take(pa.array(at, mask=at < 0)), errors
 
     def _of_uuids(self, columns: UuidColumns, has_uuid: Any) -> dict[str, Any]:
         validity = None
@@ -433,9 +462,9 @@ class _Constant:
         return self._array.slice(0, count)
 
 
-def _texts_at(rows: list[int], payloads: Payloads, indices: Indices) -> Any:
+def _texts_at(rows: list[int], values: Any) -> Any:
     """Return the texts of the messages at `rows`, and nulls for all others."""
-    texts: list[str | None] = [None] * len(indices)
-    for row, content in zip(rows, payloads.take_list(indices[np.array(rows)]), strict=True):
-        texts[row] = content.decode("utf-8", "replace")
+    texts: list[str | None] = [None] * len(values)
+    for row in rows:
+        texts[row] = values[row].as_py().decode("utf-8", "replace")
     return pa.array(texts, pa.string())

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import iter_fragments
+from gazette_aio.protocol.errors import FramingError
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, find_cuts
 from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
-from gazette_aio.spark.reading.scanning import split_regions
 from gazette_aio.spark.rows.formats import framing_for
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
-    from gazette_aio.message.framing import Framing
-    from gazette_aio.message.framing.regions import RegionSplitter
+    from gazette_aio.message.framing import Decoder, Framing
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange
 
@@ -90,18 +89,25 @@ async def _last_record_end(
             found = tuple([FragmentInfo(each.spec.begin, each.spec.end) async for each in listed])
         planned = planned._replace(journal=replace(journal, fragments=found))
     begin = max(find_cuts(planned), default=begin)
-    splitter = framing.splitter(begin, max_frame_bytes=MAX_FRAME_BYTES)
+    decoder = framing.decoder(begin, max_frame_bytes=MAX_FRAME_BYTES)
     reader = _reader_of(client, journal.name, begin, end, options)
     async with aclosing(reader):
         async for offset, chunk in reader:
-            await in_thread(_pass, splitter, offset, chunk)
-    return splitter.offset
+            await in_thread(_pass, decoder, offset, chunk)
+    return decoder.offset
 
 
-def _pass(splitter: RegionSplitter, offset: int, chunk: bytes) -> None:
-    """Skip the records which end in content. The reader of the range reports bad records."""
-    for _ in split_regions(splitter, [(offset, chunk)]):
-        pass
+def _pass(decoder: Decoder, offset: int, chunk: bytes) -> None:
+    """Skip the records which end in content."""
+    if offset != decoder.offset + decoder.buffered:
+        decoder.jump(offset)
+    decoder.feed(chunk)
+    while True:
+        try:
+            if decoder.frames() is None:
+                return
+        except FramingError:
+            pass  # The reader of the range reports bad records.
 
 
 async def _fetch(

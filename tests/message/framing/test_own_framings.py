@@ -76,13 +76,13 @@ async def test_envelopes_and_arrow_batches(history, client):
     assert [row[1:3] + row[6:] for row in rows] == [(e.begin, e.end, e.message) for e in items]
 
 
-def test_ranges(history):
+def test_ranges(framing, history):
     rng, size = random.Random(2), len(history.content)
     state, rows = RangeState(), []
     for end in (size // 3, size // 2, size):
-        reader = RangeReader(rng, history.content, state, end, batch_bytes=300)
+        reader = RangeReader(rng, history.content, state, end, batch_bytes=300, framing=framing)
         rows += [row for batch in reader for row in batch]
-        state = reader.checkpoint()
+        state = reader.reader.state
     assert rows == history.committed()
 
 

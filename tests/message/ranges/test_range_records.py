@@ -1,4 +1,4 @@
-"""Ranges of a journal as record batches: from bytes, cut anywhere, to what one reader delivers."""
+"""Ranges of a journal: from bytes, cut anywhere, to what one reader delivers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from itertools import pairwise
 import pytest
 
 from gazette_aio.message import build_uuid, framing_by_content_type, raw_adapter
-from gazette_aio.message.columnar.journal import JournalRecords
-from gazette_aio.message.columnar.outputs import RecordOptions
+from gazette_aio.message.columns.outputs import columns_of
+from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.ranges.committed import (
     CommittedRange,
     ProducerBounds,
     RangeState,
-    ReplayFilter,
     advance,
 )
+from gazette_aio.protocol import JournalSpec
 from gazette_aio.protocol.errors import ReplayError
 from tests import extent
+from tests.message.ranges.readers import FORMAT, deliver_range, frames
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL
 
 ACK = 2
+FRAMING = framing_by_content_type("application/x-ndjson")
 
 
 def content_of(log):
@@ -49,69 +51,59 @@ def expected(content, log):
 class RangeReader:
     """Reads `[state.offset, end)` of the content, in chunks of any size."""
 
-    def __init__(self, rng, content, state, end, *, batch_bytes, max_pending_bytes=None):
-        self.sequencer = CommittedRange(JOURNAL, state, max_pending_bytes=max_pending_bytes)
+    def __init__(self, rng, content, state, end, *, batch_bytes, framing=FRAMING, **settings):
+        adapter = raw_adapter("_meta.uuid")
+        journal_format = JournalFormat(JOURNAL, Origin(JournalSpec()), framing, adapter)
+        self.reader = CommittedRange(journal_format, state, **settings)
         self.replays = []
         self._rng = rng
         self._content = content
         self._begin = state.offset
         self._end = end
-        options = RecordOptions(
-            adapter=raw_adapter("_meta.uuid"),
-            documents=None,
-            acks=False,
-            skip_errors=False,
-            strict_uuid=False,
-            max_frame_bytes=1 << 20,
-            batch_bytes=batch_bytes,
-        )
-        self.records = JournalRecords(
-            JOURNAL,
-            framing_by_content_type("application/x-ndjson"),
-            state.offset,
-            options,
-            sequencer=self.sequencer,
-            explain=lambda error: error,
-        )
+        self._batch_bytes = batch_bytes
 
     def __iter__(self):
-        """Yield begins and bytes of the messages of each batch."""
+        """Yield begins and bytes of the messages of each batch, without acknowledgements."""
         for chunk, begin in self._chunks(self._begin, self._end):
-            self.records.feed(chunk, begin)
+            self.reader.feed(chunk, begin)
             yield from self._batches()
-
-    def checkpoint(self):
-        """Return the state as of the batches which were yielded."""
-        return RangeState.from_producers(*self.records.checkpoint())
+        self.reader.core.settle_all()
 
     def _batches(self):
-        records = self.records
-        while True:
-            batch = records.take()
-            if batch is not None:
-                columns = (batch.column("_begin"), batch.column("_value"))
-                yield list(zip(*(column.to_pylist() for column in columns), strict=True))
-                continue
-            replay = records.replay
-            if replay is None:
-                if not records.work():
-                    return
-                continue
-            wanted = replay.open()
-            if wanted is not None:
-                self._read_again(replay, wanted)
-            records.work()
+        reader = self.reader
+        while (found := reader.read(self._batch_bytes)) is not None or reader.replay is not None:
+            if found is None:
+                self._read_again(reader.replay)
+            elif not isinstance(found, str):
+                rows = list(self._rows(found))
+                # As of the rows which are yielded.
+                count = self._rng.randrange(1, len(rows) + 1)
+                for part in (rows[:count], rows[count:]):
+                    if part:
+                        reader.core.settle(found, part[0][0], part[-1][0] + 1)
+                        yield [row[1:3] for row in part if row[3] != ACK]
 
-    def _read_again(self, replay, wanted):
-        self.replays.append((wanted.begin, wanted.end))
-        chunks = self._chunks(wanted.begin, wanted.end)
+    def _rows(self, batch):
+        columns = columns_of(batch)
+        payloads = batch.payloads(0, len(batch))
+        return zip(
+            range(len(batch)), columns.begin.tolist(), payloads, columns.flags.tolist(), strict=True
+        )
+
+    def _read_again(self, replay):
+        wanted = replay.open()
+        if wanted is None:
+            replay.end()
+            return
+        chunks = self._chunks(*wanted)
         if self._rng.random() < 0.2 and len(chunks) > 1:
             replay.feed(*chunks[0])  # Where reading fails, it starts over.
             replay.abort()
-            replay.open()
+            wanted = replay.open()
+            chunks = self._chunks(*wanted)
+        self.replays.append(wanted)
         for chunk, begin in chunks:
             replay.feed(chunk, begin)
-        replay.end()
 
     def _chunks(self, begin, end):
         cuts = sorted({begin, end, *(self._rng.randrange(begin, end + 1) for _ in range(3))})
@@ -133,16 +125,15 @@ def test_ranges_of_bytes():
         for end in ends:
             if end <= state.offset:
                 continue
-            limit = rng.choice((None, 100))
+            limit = rng.choice(({}, {"max_pending_bytes": 300}))
             reader = RangeReader(
-                rng, content, state, end, batch_bytes=rng.choice((1, 300)), max_pending_bytes=limit
+                rng, content, state, end, batch_bytes=rng.choice((1, 300)), **limit
             )
             got += [row for batch in reader for row in batch]
-            if limit is None:
+            if not limit:
                 assert all(stop == state.offset for _, stop in reader.replays), seed
             read_again += len(reader.replays)
-            state = RangeState.from_json(json.loads(json.dumps(reader.sequencer.state.to_json())))
-            assert state == reader.checkpoint(), seed
+            state = RangeState.from_json(json.loads(json.dumps(reader.reader.state.to_json())))
             assert state.offset == max((r.end for r in log if r.end <= end), default=0), seed
         assert got == expected(content, log), seed
     assert read_again, "ranges begin within transactions"
@@ -160,7 +151,7 @@ def test_a_range_goes_on_from_a_checkpoint():
             for batch in reader:
                 got += batch
                 if rng.random() < 0.2:
-                    state, stopped = reader.checkpoint(), True
+                    state, stopped = reader.reader.state, True
                     break
         assert got == expected(content, log), seed
 
@@ -168,46 +159,36 @@ def test_a_range_goes_on_from_a_checkpoint():
 def test_what_was_a_duplicate_is_not_delivered():
     """The state tells of pending messages before the range, which a second reading has to heed."""
     log = sequencing.parse("A5c A7c A6c A6k")
-    state = RangeState(300, {int.from_bytes(sequencing.A): ProducerBounds(4, 7, 0)})
-    sequencer = CommittedRange(JOURNAL, state)
-    plan = sequencer.process(sequencing.columns(log[3:]))
-    replay = ReplayFilter(plan.replay, JOURNAL)
-    kept = [replay.keep(sequencing.columns([row])).tolist() for row in log[:3]]
-    assert kept == [[0], [], []]
-    assert replay.tail(plan.table.take(plan.replay.tail)).tolist() == [0]
+    state = advance(RangeState(), sequencing.columns(log[:3]))
+    assert state == RangeState(300, {int.from_bytes(sequencing.A): ProducerBounds(4, 7, 0)})
+    delivered, spans, _ = deliver_range(random.Random(1), state, sequencing.columns(log[3:]), log)
+    assert (delivered, spans) == ([0, 300], [(0, 300)])
 
 
 def test_a_second_reading_which_fails_is_started_over():
     """Also behind a clock which is larger than the acknowledgement's."""
     rows = sequencing.columns(sequencing.parse("A5c A6c A9c A7k"))
     before, after = rows.slice(0, 3), rows.slice(3)
-    reader = CommittedRange(JOURNAL, advance(RangeState(), before))
-    plan = reader.process(after)
-    replay = ReplayFilter(plan.replay, JOURNAL)
+    reader = CommittedRange(FORMAT, advance(RangeState(), before))
+    reader.core.feed_frames(frames(after))
+
+    def read():
+        found = reader.read(1 << 20)
+        assert found is not None
+        return columns_of(found).begin.tolist()
+
+    assert reader.read(1 << 20) is None
+    assert reader.replay.open() == (0, 300)
+    reader.core.feed_replay_frames(frames(before))
+    assert read() == [0, 100]
+    reader.replay.abort()
+    assert reader.replay.open() == (100, 300)  # From where it's at.
+    reader.core.feed_replay_frames(frames(rows.slice(1)))
     with pytest.raises(ReplayError, match="wrong End"):
-        replay.keep(before.concat(after))
-    assert replay.begin == 0
-    assert before.begin[replay.keep(before)].tolist() == [0, 100]
-    again = before.slice(1)  # From where it's at.
-    assert replay.keep(again).tolist() == []
-    assert replay.tail(plan.table.take(plan.replay.tail)).tolist() == [0]
-    assert repr(replay) == f"<ReplayFilter of {sequencing.A.hex()} in {JOURNAL} [300, 300)>"
-
-
-def test_forgotten_producers_of_before_the_range():
-    """Once a checkpoint forgot a producer, its messages before the range don't commit any more."""
-    day = 24 * 3600 * 10**9
-    now = (10 * day // 100) << 4
-    a, b = sequencing.A, sequencing.B
-    rows = [(0, 10, 5, 1, a), (10, 10, now, ACK, b), (20, 10, 6, ACK, a)]
-    before, other, ack = (sequencing.columns([sequencing.envelope(*row)]) for row in rows)
-    for horizon, committed in ((0, [0, 20]), (day, [20])):
-        reader = CommittedRange(JOURNAL, advance(RangeState(), before))
-        reader.process(other)
-        reader.checkpoint(horizon)
-        plan = reader.process(ack)
-        got = plan.table.begin[plan.rows].tolist()
-        if plan.replay is not None:
-            got += before.begin[ReplayFilter(plan.replay, JOURNAL).keep(before)].tolist()
-            got += plan.table.begin[plan.replay.tail].tolist()
-        assert got == committed
+        reader.read(1 << 20)
+    reader.replay.abort()
+    assert reader.replay.open() == (100, 300)
+    reader.core.feed_replay_frames(frames(before.slice(1)))
+    assert reader.read(1 << 20) == "progress"
+    reader.replay.end()
+    assert read() == [300]

@@ -1,6 +1,6 @@
 """Ranges and splits of a journal deliver together what one Sequencer delivers of all of it.
 
-Histories at random are in `tests.message.sequencing.test_differential`.
+Histories at random are in `test_random_ranges`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ import pytest
 
 from gazette_aio.message import Envelope, Flags, ProducerID, Sequencer
 from gazette_aio.message.ranges.committed import (
-    CommittedRange,
-    CommittedSplit,
     ProducerBounds,
     RangeState,
     RangeSummary,
-    ReplayFilter,
     advance,
     plan_splits,
     summarize,
@@ -27,6 +24,7 @@ from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import SequencerStateError, ValidationError
 from tests.message.ranges.readers import (
     JOURNAL,
+    deliver_entering,
     deliver_range,
     deliver_split,
     plan_of,
@@ -107,7 +105,7 @@ SPLITS = {
     "a producer is pending at the end": ("A1c B1c | A2c B2k | A3c B3c", ["B1c", "", ""]),
     "pending clocks go back": ("A5c A7c | A6c | A6k", ["A5c", "", ""]),
     "transactions begin and end within": ("A1c A2k A3c A4k A5c | A6k", ["A1c A3c A5c", ""]),
-    "zero clocks are no one's": ("A1c Z0o | A0o Z0c | A2k", ["A1c Z0o", "A0o Z0c", ""]),
+    "zero clocks are no one's": ("A1c Z0o | A0o Z0c | A2k", ["Z0o A1c", "A0o Z0c", ""]),
     "unknown flags are outside": ("A1c | A2x A3c | A4k", ["", "A2x A3c", ""]),
     "splits may be empty": ("| A1c || A2k |", ["", "A1c", "", "", ""]),
 }
@@ -120,13 +118,12 @@ def test_splits(case):
     plan = plan_splits(RangeState(), [summarize(part) for part in parts])
     got = []
     for split_plan, part in zip(plan.splits, parts, strict=True):
-        split = CommittedSplit(split_plan)
-        (mask,) = split.decide(part)
-        split.finish()
-        got.append(part.begin[mask].tolist())
+        rows = deliver_split(random.Random(1), split_plan, part)
+        assert deliver_split(random.Random(2), split_plan, part, log, max_pending_bytes=0) == rows
+        got.append(rows)
     assert [names(text, rows) for rows in got] == want
     delivered, final = sequenced(log)
-    assert flatten(got) == sorted(begins(flatten(delivered)))
+    assert sorted(flatten(got)) == sorted(begins(flatten(delivered)))
     assert with_exact_begins(plan.state, log) == final
 
 
@@ -158,21 +155,6 @@ def test_ranges(case):
     assert " ".join(filter(None, got)) == names(text, begins(flatten(delivered), acks=True))
 
 
-def test_what_is_planned_is_decided_at_once():
-    """Payload of a transaction of many splits isn't retained by any."""
-    _, parts = history("A1o A2c A3c A4c | A5c A6c A7c | A8c A9c A10c A11k A12c A13c | A14k")
-    plan = plan_splits(RangeState(), [summarize(part) for part in parts])
-    for split_plan, part in zip(plan.splits, parts, strict=True):
-        split = CommittedSplit(split_plan)
-        for row in range(part.rows):
-            assert len(split.decide(part.slice(row, row + 1))) == 1
-    # But what begins and ends within a split waits for its end.
-    _, (part,) = history("A1c A2k A3c A4c A5k")
-    split = CommittedSplit(plan_splits(RangeState(), [summarize(part)]).splits[0])
-    waits = [(len(split.decide(part.slice(r, r + 1))), split.undecided) for r in range(5)]
-    assert waits == [(1, 0), (1, 0), (0, 1), (0, 2), (3, 0)]
-
-
 def test_starting_in_the_middle():
     """Without a state, messages behind the start are delivered, and none before it."""
     text = "A1c B1c A2k | B2c A3c A4k B3k A2c A5k"
@@ -181,7 +163,7 @@ def test_starting_in_the_middle():
         "A3c A4k B2c B3k A5k"
     )
     plan = plan_splits(RangeState(30), [summarize(later)])
-    assert names(text, deliver_split(random, plan.splits[0], later)) == "B2c A3c"
+    assert names(text, deliver_split(random, plan.splits[0], later)) == "A3c B2c"
     assert not plan.entering
     # The first message of a producer is taken for a new one, even if it's a duplicate.
     log, (_, later) = history("A1o A2o | A1o A2o A3o")
@@ -190,13 +172,11 @@ def test_starting_in_the_middle():
 
 def test_pending_messages_before_the_splits():
     text = "A1c B1c C1c | A2c | A3k B2o"
-    _, (before, *parts) = history(text)
+    log, (before, *parts) = history(text)
     state = advance(RangeState(), before)
     plan = plan_splits(state, [summarize(part) for part in parts])
-    (span,) = plan.entering
-    assert (span.producer, span.begin, span.end) == (int.from_bytes(A), 0, 30)
-    kept = ReplayFilter(span, JOURNAL).keep(before)
-    assert names(text, before.begin[kept].tolist()) == "A1c"
+    assert plan.entering == {int.from_bytes(A): 3}
+    assert names(text, deliver_entering(random.Random(1), state, plan, log)) == "A1c"
     assert plan.state.producers[int.from_bytes(C)] == state.producers[int.from_bytes(C)]
 
 
@@ -209,29 +189,6 @@ def test_begins_which_a_summary_can_not_tell():
     delivered, (span,), _ = deliver_range(random.Random(1), plan.state, after, log)
     assert names(text, delivered) == "A3c A4c A5k"
     assert (span.begin, span.end) == (30, 70)
-
-
-def decide_all(plan, *chunks):
-    split = CommittedSplit(plan)
-    for chunk in chunks:
-        split.decide(chunk)
-    split.finish()
-
-
-def test_a_commit_far_behind_the_begin():
-    """Many rows of others come before it."""
-    far = 40_000
-    numbers = np.arange(1, far + 1)
-    producer = np.full(far, int.from_bytes(B), np.uint64)
-    flags = np.zeros(far, np.uint16)
-    begin = numbers * 10
-    part = UuidColumns(producer, numbers.astype(np.uint64), flags, begin, begin + 10)
-    part.producer[-1], part.clock[-1], part.flags[-1] = int.from_bytes(A), 6, ACK
-    reader = CommittedRange(JOURNAL, RangeState(10, {int.from_bytes(A): ProducerBounds(4, 5, 0)}))
-    plan = reader.process(part)
-    assert (plan.consumed, plan.rows.size) == (far, far - 1)
-    assert (plan.replay.begin, plan.replay.end, plan.replay.max) == (0, 10, 6)
-    assert plan.replay.tail.tolist() == [far - 1]
 
 
 def test_plans_of_other_content_are_refused():
@@ -248,60 +205,38 @@ def test_plans_of_other_content_are_refused():
     torn = RangeSummary(first.begin, second.begin + 1, first.transfers)
     assert plan_splits(RangeState(), [torn, second]).state == plan.state
     assert plan_splits(RangeState(), [torn], second).state.offset == torn.end
-    split = CommittedSplit(plan.splits[0])
-    split.decide(parts[0].slice(0, 3))
-    assert repr(split) == "<CommittedSplit producers=1 undecided=1 pending=1>"
-    with pytest.raises(SequencerStateError, match=r"split \[0, 40\) isn't what its plan was made"):
-        split.finish()
-    # What was refused changes nothing.
-    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
-        split.decide(parts[1])
-    assert [mask.tolist() for mask in split.decide(parts[0].slice(3))] == [
-        [True, False, True],
-        [False],
-    ]
-    split.finish()
+
+
+REFUSED = "content of the split at 0 isn't what its plan was made of"
 
 
 def test_plans_of_less_content_are_refused():
     """As of a summary which was made while its fragment still grew."""
-    _, (whole, other) = history("A1c A2o A3o A4o | A5o")
+    rng, (_, (whole, other)) = random.Random(1), history("A1c A2o A3o A4o | A5o")
     plan = plan_splits(RangeState(), [summarize(whole.slice(0, 3))]).splits[0]
-    decide_all(plan, whole.slice(0, 3))
-    decide_all(plan, whole.slice(0, 1), UuidColumns.empty(), whole.slice(1, 3))
-    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
-        CommittedSplit(plan).decide(whole)
-    wrong = [
-        [whole],  # More content.
-        [whole.slice(0, 3), whole.slice(3)],
-        [whole.slice(0, 2)],  # Less of it.
-        [whole.slice(1, 3)],
-        [],
-        [whole.slice(0, 2), whole.slice(1, 3)],  # A part of it twice.
-        [other],
-    ]
-    for chunks in wrong:
-        with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
-            decide_all(plan, *chunks)
+    assert deliver_split(rng, plan, whole.slice(0, 3)) == [10, 20]
     empty = plan_splits(RangeState(), [RangeSummary()]).splits[0]
-    decide_all(empty)
-    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
-        decide_all(empty, other)
+    assert deliver_split(rng, empty, whole.slice(0, 0)) == []
+    for wrong, rows in (
+        (plan, whole),  # More content.
+        (plan, whole.slice(0, 2)),  # Less of it.
+        (plan, whole.slice(0, 0)),
+        (empty, whole),
+        (plan, other._replace(begin=whole.begin[:1], end=whole.end[:1])),
+    ):
+        with pytest.raises(SequencerStateError, match=REFUSED):
+            deliver_split(rng, wrong, rows)
 
 
-def test_producers_whose_messages_are_others():
-    _, (part, others) = history("A1c A2k | B1c B2k")
+def test_content_which_changed_within_a_split_is_refused():
+    _, (part, others) = history("A1c A2k A3c A4o A5c | B1c B2k A3c B4o A5c")
     plan = plan_splits(RangeState(), [summarize(part)]).splits[0]
     moved = others._replace(begin=part.begin, end=part.end)
-    with pytest.raises(SequencerStateError, match="isn't what its plan was made of"):
-        decide_all(plan, moved)
-
-
-def test_zero_clocks_do_not_delay():
-    """A zero clock isn't the acknowledgement which the plan tells of."""
-    _, (part,) = history("A1c A0k A2c A3k")
-    split = CommittedSplit(plan_splits(RangeState(), [summarize(part)]).splits[0])
-    assert [len(split.decide(part.slice(row, row + 1))) for row in range(4)] == [1, 1, 1, 1]
+    pending = part._replace(flags=part.flags.copy())
+    pending.flags[-1] = 0
+    for rows in (moved, part.take(np.array([0, 2, 4])), pending):
+        with pytest.raises(SequencerStateError, match=REFUSED):
+            deliver_split(random.Random(1), plan, rows)
 
 
 # --- Many rows.
@@ -347,4 +282,4 @@ def test_many_rows():
     split_rows = [
         deliver_split(random.Random(3), *pair) for pair in zip(plan.splits, splits, strict=True)
     ]
-    assert flatten(split_rows) == sorted(begins(flatten(delivered)))
+    assert sorted(flatten(split_rows)) == sorted(begins(flatten(delivered)))

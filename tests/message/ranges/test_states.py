@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import random
 
 import pytest
 
 from gazette_aio.message import ProducerID, ProducerState
 from gazette_aio.message.ranges.committed import (
-    CommittedRange,
-    CommittedSplit,
     ProducerBounds,
     RangeState,
     RangeSummary,
@@ -22,6 +21,7 @@ from gazette_aio.message.ranges.committed import (
 )
 from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import SequencerStateError, ValidationError
+from tests.message.ranges.readers import deliver_range, deliver_split
 from tests.message.sequencing.sequencing import envelope
 
 A, B = ProducerID(b"\x01AAAAA"), ProducerID(b"\x01BBBBB")
@@ -191,14 +191,12 @@ def use(found, columns):
         later = columns._replace(begin=columns.begin + 100, end=columns.end + 100)
         if found.offset > 100:
             return
-        CommittedRange("test/journal", found).process(later)
+        deliver_range(random.Random(1), found, later, [])
         assert advance(found, later).offset == 130
         found = summarize(later)
     plan = plan_splits(RangeState(), [found])
-    split = CommittedSplit(plan.splits[0])
     with contextlib.suppress(SequencerStateError):
-        split.decide(columns)
-        split.finish()
+        deliver_split(random.Random(1), plan.splits[0], columns)
 
 
 def test_states_of_checkpoints():

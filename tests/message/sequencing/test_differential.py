@@ -1,16 +1,14 @@
 """Every way to sequence messages delivers what the table of rules says, over random logs.
 
 `Reference` applies the table to one message after the other. Each way is given the same log, in
-batches, ranges or splits which are cut anywhere, and has to deliver the same messages in the same
+batches which are cut anywhere, and has to deliver the same messages in the same
 order, and to come to the same states at each point where a checkpoint is taken.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import random
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -20,23 +18,8 @@ from hypothesis import strategies as st
 from gazette_aio.message import Envelope, Flags, Sequencer, SequencerCheckpoint
 from gazette_aio.message.envelopes.uniform_run import Stamp, TransactionsRun, UniformRun
 from gazette_aio.message.framing import Frames
-from gazette_aio.message.ranges.committed import (
-    RangeState,
-    RangeSummary,
-    advance,
-    plan_splits,
-    summarize,
-)
-from gazette_aio.message.ranges.transfer import transfer_of
-from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, unseen
-from tests.message.ranges.readers import (
-    cut,
-    deliver_entering,
-    deliver_range,
-    deliver_split,
-    plan_of,
-    with_exact_begins,
-)
+from gazette_aio.message.ranges.committed import RangeState
+from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE
 from tests.message.sequencing.reference import Reference, states_in, states_of
 from tests.message.sequencing.sequencing import (
     TIERS,
@@ -45,11 +28,9 @@ from tests.message.sequencing.sequencing import (
     C,
     Columnar,
     Z,
-    columns,
     copies,
     key,
     state_set,
-    tiers,
 )
 
 JOURNAL = "test/journal"
@@ -461,88 +442,6 @@ def columns_agree(rng, count, *, tier):
     assert not columnar.replays
 
 
-def ranges_agree(rng, count, *, tier):
-    """Read consecutive ranges, each from the state behind the one before."""
-    log = random_log(rng, count)
-    want, limit = Expected(log), rng.choice((None, None, 0, 60))
-    state, got, read = RangeState(), [], 0
-    with tiers(tier):
-        for part in cut(rng, columns(log), 5):
-            rows, spans, end = deliver_range(rng, state, part, log, max_pending_bytes=limit)
-            got += rows
-            if limit is None:
-                # Nothing is read again but what's before the range, once for each producer.
-                assert all(span.end == state.offset > span.begin for span in spans)
-                assert max(Counter(span.producer for span in spans).values(), default=0) <= 1
-            state, read = advance(state, part), read + part.rows
-            assert end == state == want.state(log, read)
-            assert RangeState.from_json(json.loads(json.dumps(state.to_json()))) == state
-            states = state.to_producers(JOURNAL)
-            assert RangeState.from_producers(state.offset, states) == state
-    assert got == want.begins()
-
-
-def splits_agree(rng, count, *, tier):
-    """Read the splits of a range, each on its own: the last one without a summary, or with it."""
-    log = random_log(rng, count)
-    want = Expected(log)
-    start = rng.choice((0, 0, rng.randrange(count + 1)))
-    state = want.state(log, start)
-    parts = cut(rng, columns(log).slice(start), 6)
-    with tiers(tier):
-        plan = plan_of(rng, state, parts)
-        assert with_exact_begins(plan.state, log) == want.state(log, len(log))
-        got = [deliver_split(rng, *pair) for pair in zip(plan.splits, parts, strict=True)]
-        before = deliver_entering(rng, plan, log)
-        for rows, split in zip(got, parts, strict=True):
-            assert rows == sorted(rows)
-            assert set(rows) <= set(split.begin.tolist())
-        flat = [row for rows in got for row in rows]
-        assert sorted(before) + flat == sorted(want.begins(start, acks=False))
-        last_split_agrees(rng, log, state, parts, want.begins(start, acks=False))
-
-
-def last_split_agrees(rng, log, state, parts, want):
-    *splits, last = parts
-    summaries = [summarize(split) for split in splits]
-    known = plan_splits(state, summaries)
-    ahead, seen = RangeSummary(), 0
-    while seen < last.rows and not known.is_decided(ahead):
-        ahead = summarize(last.slice(seen, seen + 1), ahead)
-        seen += 1
-    plan = plan_splits(state, summaries, ahead)
-    assert plan == plan_splits(state, summaries, summarize(last))
-    assert plan.state == known.state
-    got = deliver_entering(rng, plan, log)
-    for pair in zip(plan.splits, splits, strict=True):
-        got += deliver_split(rng, *pair)
-    limit = rng.choice((None, 0, 60))
-    rows, spans, end = deliver_range(
-        rng, plan.state, last, log, entering=False, max_pending_bytes=limit
-    )
-    acks = {row.begin for row in log if row.flags == ACK}
-    assert sorted(got + [row for row in rows if row not in acks]) == sorted(want)
-    assert all(span.begin >= plan.state.offset for span in spans)
-    assert end == advance(plan.state, last)
-
-
-def summaries_agree(rng, count):
-    """Decide what rows do to a producer by columns, and one after the other."""
-    log = random_log(rng, count)
-    by_producer = {}
-    for row in log:
-        if row.clock:
-            kind = int(row.flags) if row.flags <= ACK else OUTSIDE
-            rows = by_producer.setdefault(int.from_bytes(row.producer), [])
-            rows.append((row.clock, kind, row.begin))
-    want = {producer: transfer_of(rows) for producer, rows in by_producer.items()}
-    assert summarize(columns(log)).transfers == want
-    assert all(
-        of.first == rows[0][0] == unseen(of.first).min + 1
-        for of, rows in zip(want.values(), by_producer.values(), strict=True)
-    )
-
-
 WAYS = {
     "rows": partial(sequencer_agrees, ByRows()),
     "runs": partial(sequencer_agrees, ByBatches(transactions=True)),
@@ -557,9 +456,6 @@ WAYS = {
     ),
     "rewinding": rewinding_agrees,
     **{f"columns, {tier}": partial(columns_agree, tier=tier) for tier in TIERS},
-    **{f"ranges, {tier}": partial(ranges_agree, tier=tier) for tier in TIERS},
-    **{f"splits, {tier}": partial(splits_agree, tier=tier) for tier in TIERS},
-    "summaries": summaries_agree,
 }
 
 
