@@ -286,8 +286,8 @@ class SourceIntake(Owner):
                     continue
                 refusals = 0
                 await wants.wait()
-                wants.clear()
                 content.feed(chunk, reader.offset - len(chunk))
+                wants.clear()
                 del chunk  # Idle shards retain no content.
                 self._put(source)
         except Exception as error:  # noqa: BLE001 - delivered.

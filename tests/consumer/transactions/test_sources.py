@@ -12,10 +12,12 @@ from gazette_aio.message import (
     CONTINUE_TXN,
     OUTSIDE_TXN,
     Flags,
+    Framing,
     build_uuid,
     csv_adapter,
     framing_by_content_type,
     json_adapter,
+    register_framing,
 )
 from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
 from tests.consumer.transactions.forms import MIN, Journals
@@ -257,6 +259,38 @@ def test_explicit_uuids_are_those_of_messages():
         async with World(loop, NDJSON, application) as world:
             await world.append(b'{"_meta":{"uuid":"%s"}}\n' % stamp.encode())
             assert seen == [stamp]
+
+    run_clocked(test)
+
+
+class BrokenDecoder:
+    """Raises as it's fed, which decoders must not."""
+
+    offset = buffered = 0
+
+    def feed(self, chunk: bytes) -> None:
+        raise KeyError(len(chunk))
+
+
+class BrokenFraming(Framing):
+    content_type = "application/x-broken"
+
+    def encode(self, message: bytes) -> bytes:
+        return message
+
+    def decoder(self, offset: int = 0, *, max_frame_bytes: int = 0) -> Any:
+        return BrokenDecoder()
+
+
+def test_a_framing_that_breaks_its_rules_fails_the_shard():
+    register_framing(BrokenFraming())
+
+    async def test(loop: ClockLoop) -> None:
+        application = Values(json_adapter(), bytes)
+        async with World(loop, BrokenFraming.content_type, application) as world:
+            await world.append(b"content")
+            assert world.task.done()
+            assert str(await world.failure()) == f"reading {JOURNAL} at offset 0: KeyError: 7"
 
     run_clocked(test)
 
