@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
+_STRING: Final = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"'
+_MEMBER: Final = re.compile(rf"[ \t\r\n]*({_STRING})[ \t\r\n]*:")
 _TOKEN: Final = re.compile(
-    r'[ \t\r\n]*(?:(?P<str>"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")'
+    rf"[ \t\r\n]*(?:(?P<str>{_STRING})"
     r"|(?P<float>-?(?:0|[1-9]\d*+)(?=[.eE])(?:\.(\d+))?(?:[eE]\+?(-?\d+))?)(?![.eE])"
     r"|(?P<int>-?(?:0|[1-9]\d*+))(?![.eE\d])"
     r"|(?P<bool>true|false)|(?P<null>null)|(?P<object>\{)|(?P<array>\[)"
@@ -155,16 +157,17 @@ class Cursor:
         self._at = token.end()
         if token.lastgroup == "constant" and self._has_maps:
             raise ValueError("text isn't JSON")
-        if _is_too_big(token):
+        if token.lastgroup == "float" and _is_too_big(token):
             self._fault(_NUMBER, "Number too big to be stored in double.")
         return token
 
     def _takes(self, text: str) -> bool:
-        space = _SPACE.match(self._text, self._at)
-        at = self._at if space is None else space.end()
-        if not self._text.startswith(text, at):
-            return False
-        self._at = at + len(text)
+        if not self._text.startswith(text, self._at):
+            space = _SPACE.match(self._text, self._at)
+            if space is None or not self._text.startswith(text, space.end()):
+                return False
+            self._at = space.end()
+        self._at += len(text)
         return True
 
     def _expect(self, text: str) -> None:
@@ -183,11 +186,11 @@ class Cursor:
 
     def _member(self) -> str:
         """Pass over the name of a member, and return it."""
-        token = self._token()
-        if token.lastgroup != "str":
+        member = _MEMBER.match(self._text, self._at)
+        if member is None:
             raise MalformedError
-        self._expect(":")
-        return _plain(token["str"])
+        self._at = member.end()
+        return _plain(member[1])
 
     def _skip(self) -> None:
         """Pass over a value, however deep it is."""
