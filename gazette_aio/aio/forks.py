@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-no_fork = threading.RLock()
+no_fork: threading.RLock = threading.RLock()
 """Held while a descriptor is opened or closed: meanwhile the process doesn't fork."""
 
 _owners: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()

@@ -76,7 +76,7 @@ class StoreHandle:
         clock: ManualClock,
         is_remote: bool,
     ) -> None:
-        self.name = redacted(url)
+        self.name: str = redacted(url)
         """Name of the store in the log, without secrets."""
         self.used_at: float | None = None
         """Time of the latest use by a journal; None is only a use by clients. They receive the

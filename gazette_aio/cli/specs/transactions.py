@@ -16,13 +16,15 @@ from gazette_aio.protocol.status_errors import StatusError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
 
+    from click.decorators import FC
+
     from gazette_aio.cli.specs.files import Change
 
 
 # Etcd accepts 128 operations in a transaction, unless its --max-txn-ops says otherwise.
 _DEFAULT_SIZE = 100
 
-transaction_size_option = click.option(
+transaction_size_option: Callable[[FC], FC] = click.option(
     "--max-txn-size",
     "--batch-size",
     "max_txn_size",

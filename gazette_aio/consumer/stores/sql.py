@@ -62,7 +62,7 @@ class SQLStore:
         _check_engine(db)
         self.db = db
         """The engine."""
-        self.cache = cache
+        self.cache: Any = cache
         """Of the application: what it keeps in memory of this shard. The store doesn't use it.
 
         If a transaction is repeated, it's a copy of the initial one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gazette_aio.message.framing.base import (
     DEFAULT_MAX_FRAME_BYTES,
@@ -34,7 +34,7 @@ class FixedFraming(Framing):
 
     content_type = CONTENT_TYPE_PROTO_FIXED
     encodes_any = True
-    splits = "fixed"
+    splits: Literal["lines", "fixed", "frames"] = "fixed"
 
     def encode(self, message: bytes) -> bytes:
         """Return `message` after a header."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gazette_aio.message.framing.base import (
     DEFAULT_MAX_FRAME_BYTES,
@@ -24,7 +24,7 @@ class NDJSONFraming(Framing):
     content_type = CONTENT_TYPE_JSON_LINES
     suffix = b"\n"
     is_lines = True
-    splits = "lines"
+    splits: Literal["lines", "fixed", "frames"] = "lines"
 
     def encode(self, message: bytes) -> bytes:
         """Return `message` as a line.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
     import gazette_aio.protocol as pb
+    from gazette_aio.client.appends.batch import Batch
 
 
 class HeldAppend(AsyncAppend):
@@ -34,7 +35,7 @@ class HeldAppend(AsyncAppend):
     def published(self, append: AsyncAppend) -> None:
         """Note the append of the messages, the last one of several."""
         self._append = append
-        self.batch = append.batch
+        self.batch: Batch = append.batch
         if (observed := self._observed) is not None:
             append.operation.when_done(lambda: observed.resolve(append.exception()))
 

@@ -61,6 +61,8 @@ class Replay:
     """A commit of messages that have to be read again."""
 
     def __init__(self, missing: tuple[int, int], known: Producer, ack: Row) -> None:
+        self.begin: int
+        self.end: int
         self.begin, self.end = missing
         self.min: int = known.min
         """Clock of the message that was read again last."""
