@@ -19,7 +19,7 @@ from tests import extent
 SCALARS = [
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
     *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64()),
-    *(pa.string(), pa.large_string(), pa.binary(), pa.binary(3), pa.dictionary(pa.int32(), pa.string())),
+    *(pa.string(), pa.large_string(), pa.binary(), pa.binary(3)),
     *(pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("ns"), pa.duration("us")),
     *(pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")),
     *(pa.decimal128(6, 2), pa.decimal128(38, 38), pa.decimal256(50, 3), pa.decimal128(4, -1)),
@@ -125,7 +125,7 @@ def decode(schema: pa.Schema, documents: list[bytes]) -> Decoded:
     return decoded
 
 
-@extent.examples(150)
+@extent.examples(60)
 @given(schemas_and_documents())
 def test_documents_are_the_same_one_by_one(given_):
     schema, documents = given_
@@ -136,5 +136,4 @@ def test_documents_are_the_same_one_by_one(given_):
     assert [(row, str(error)) for row, error in found.bad] == [
         (row, str(error)) for row, error in want.bad
     ]
-    # Dictionaries may have the same values in another order.
-    assert found.batch.equals(want.batch) or found.batch.to_pylist() == want.batch.to_pylist()
+    assert found.batch.equals(want.batch)
