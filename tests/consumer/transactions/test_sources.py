@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -259,6 +260,33 @@ def test_explicit_uuids_are_those_of_messages():
         async with World(loop, NDJSON, application) as world:
             await world.append(b'{"_meta":{"uuid":"%s"}}\n' % stamp.encode())
             assert seen == [stamp]
+
+    run_clocked(test)
+
+
+def test_a_source_is_read_little_further_than_its_messages_are_consumed():
+    adapter, encode, _ = json_frames()
+    lines = [encode(clock, OUTSIDE_TXN) + b"\n" for clock in range(1, 100)]
+
+    async def test(loop: ClockLoop) -> None:
+        may_consume, consumed = asyncio.Semaphore(0), list[int]()
+
+        async def consume(_: Any, __: Any, envelope: Any, ___: Any) -> None:
+            await may_consume.acquire()
+            consumed.append(envelope.end)
+
+        application = Values(adapter, len)
+        application.consume_message = consume  # type: ignore[method-assign, assignment]
+        async with World(loop, NDJSON, application, chunk=len(lines[0])) as world:
+            await world.append(b"".join(lines))
+            [reader] = world.journals.readers
+            for number in range(10):
+                assert (len(consumed), reader.offset <= (number + 3) * len(lines[0])) == (
+                    number,
+                    True,
+                )
+                may_consume.release()
+                await turns(50)
 
     run_clocked(test)
 
