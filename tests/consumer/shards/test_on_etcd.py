@@ -33,7 +33,7 @@ async def test_the_life_of_a_replica(client, etcd):
             assert list((await group.status("FAILED")).errors) == ["an error"]
             replica = group.shards.replicas[A]
             await group.unassign()
-            assert replica.cancelled.is_set()
+            await eventually(replica.cancelled.is_set)
 
 
 async def test_hints_take_turns(etcd):
