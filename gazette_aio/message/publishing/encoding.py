@@ -33,7 +33,7 @@ _TABLE_ROWS: Final = "gazette_aio.message.publishing.table_rows"  # Needs pyarro
 FIRST_ROWS: Final = 16
 MAX_ROWS: Final = 4096
 
-_TAKEN_AT_ONCE: Final = 4096
+_COPIED_AT_ONCE: Final = 4096
 _MAPPED_AT_ONCE: Final = 512
 """Targets are new objects. The garbage collector runs as soon as 700 of them are alive."""
 _YIELDED_AT_ONCE: Final = 32
@@ -192,7 +192,7 @@ def _make_table_rows(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -> R
     return rows
 
 
-async def take(messages: Iterable[T], pace: Turns) -> list[T]:
+async def copied(messages: Iterable[T], pace: Turns) -> list[T]:
     """Copy messages to a list, which callers can't change.
 
     Raises:
@@ -205,23 +205,23 @@ async def take(messages: Iterable[T], pace: Turns) -> list[T]:
         raise ValidationError("pass a table as `table=`, not as messages")
     iterator = iter(messages)
     # What yields messages may take its time.
-    rows = _TAKEN_AT_ONCE if isinstance(messages, (list, tuple)) else _YIELDED_AT_ONCE
-    taken: list[T] = []
+    rows = _COPIED_AT_ONCE if isinstance(messages, (list, tuple)) else _YIELDED_AT_ONCE
+    copies: list[T] = []
     while True:
-        before = len(taken)
-        taken.extend(islice(iterator, rows))
-        if len(taken) < before + rows:
-            return taken
+        before = len(copies)
+        copies.extend(islice(iterator, rows))
+        if len(copies) < before + rows:
+            return copies
         await pace.rest()
 
 
-async def release(taken: list[Any], pace: Turns) -> None:
+async def release(copies: list[Any], pace: Turns) -> None:
     """Empty a list in slices.
 
     Cancellation: safe.
     """
-    while taken:
-        del taken[-_TAKEN_AT_ONCE:]
+    while copies:
+        del copies[-_COPIED_AT_ONCE:]
         await pace.rest()
 
 

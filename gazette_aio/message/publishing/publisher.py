@@ -19,6 +19,7 @@ from gazette_aio.message.publishing.encoding import (
     awaited_target,
     check_journal,
     check_journals,
+    copied,
     encode_rows,
     has_validate,
     map_rows,
@@ -27,7 +28,6 @@ from gazette_aio.message.publishing.encoding import (
     require_mapping,
     rows_of_table,
     splitter,
-    take,
 )
 from gazette_aio.message.publishing.held import MOST_HELD, Held
 from gazette_aio.message.publishing.journals import Journals
@@ -499,10 +499,10 @@ class Publisher(Generic[T]):
     ) -> dict[str, AsyncAppend]:
         with owner or _NOBODY:
             pace = Turns()
-            taken = await take(messages, pace)
-            rows: Rows = MessageRows(taken, self._split, self._validate, self._plain)
+            copies = await copied(messages, pace)
+            rows: Rows = MessageRows(copies, self._split, self._validate, self._plain)
             if table is not None:
-                if taken:
+                if copies:
                     raise ValidationError("a batch has either messages or a table")
                 is_mapped = not isinstance(mapping, tuple)
                 rows = await rows_of_table(table, self.adapter, is_mapped=is_mapped)
@@ -513,7 +513,7 @@ class Publisher(Generic[T]):
                 await self._check_content_type(target)
                 route = self._routes.find(target)
                 batch.append((target, await encode_rows(rows, some, route, flags, pace)))
-            await release(taken, pace)
+            await release(copies, pace)
             if flags and self._is_held(owner):
                 assert owner is not None
                 if len(rows) <= MOST_HELD:

@@ -130,7 +130,7 @@ class TableRows:
         try:
             lines = table_lines(columns)
         except ValueError:
-            lines = None  # Some functions of Arrow make structs whose columns are too short.
+            lines = None  # Columns are too deep, or, by a fault of Arrow, too short.
         if lines is None:  # The core doesn't say which value it refuses.
             lines = table_lines(
                 [self._converted(encoded, batch, name, indices) for name in self._names]

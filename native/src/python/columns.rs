@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList};
 use super::{caught, words, Leading};
 use crate::columns::{self, Bits, Column, Fields, Kind, Values};
 
-const DEEPEST: usize = 64;
+pub const DEEPEST: usize = 64;
 
 /// Columns of documents.
 #[pyclass(frozen, module = "gazette_aio.message.core")]

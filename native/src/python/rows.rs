@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList};
 
+use super::columns::DEEPEST;
 use crate::rows::{self, Column, Description};
 use crate::stamp::{self, count_objects, may_hold_null};
 use crate::uuid::Writer;
@@ -117,8 +118,7 @@ impl Stamper {
 }
 
 /// Key, kind, parameter, rows, shift, validity, buffers and children of a column.
-#[derive(FromPyObject)]
-pub struct TableColumn(
+struct TableColumn(
     PyBackedBytes,
     PyBackedStr,
     i32,
@@ -128,6 +128,21 @@ pub struct TableColumn(
     Vec<PyBackedBytes>,
     Vec<TableColumn>,
 );
+
+fn to_columns(columns: Vec<Bound<'_, PyAny>>, depth: usize) -> PyResult<Vec<TableColumn>> {
+    if depth > DEEPEST {
+        let text = format!("columns are more than {DEEPEST} levels deep");
+        return Err(PyValueError::new_err(text));
+    }
+    let to_column = |column: Bound<'_, PyAny>| {
+        let (key, kind, parameter, rows, shift, valid, buffers, children) = column.extract()?;
+        let children = to_columns(children, depth + 1)?;
+        Ok(TableColumn(
+            key, kind, parameter, rows, shift, valid, buffers, children,
+        ))
+    };
+    columns.into_iter().map(to_column).collect()
+}
 
 fn checked(column: &TableColumn) -> Option<Column<'_>> {
     let TableColumn(key, kind, parameter, rows, shift, valid, buffers, children) = column;
@@ -147,8 +162,9 @@ fn checked(column: &TableColumn) -> Option<Column<'_>> {
 #[pyfunction]
 pub fn table_lines<'py>(
     py: Python<'py>,
-    columns: Vec<TableColumn>,
+    columns: Vec<Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let columns = to_columns(columns, 0)?;
     let columns: Option<Vec<_>> = columns.iter().map(checked).collect();
     let columns = columns.ok_or_else(|| PyValueError::new_err("a column isn't as described"))?;
     Ok(rows::lines(&columns).map(|lines| PyBytes::new(py, &lines)))

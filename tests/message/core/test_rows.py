@@ -165,3 +165,12 @@ def test_columns_with_too_short_buffers_are_refused(column: Any) -> None:
     kind, parameter, rows, buffers, children = column
     with pytest.raises(ValueError, match="described"):
         table_lines([(b'"x":', kind, parameter, rows, 0, None, buffers, children)])
+
+
+@pytest.mark.skipif(FORM == "plain", reason="its columns are encoded values")
+def test_columns_may_not_be_deeper_than_a_limit() -> None:
+    column: Any = (b"", "int", 1, 1, 0, None, [b"1"], [])
+    for _ in range(5000):
+        column = (b"", "struct", 0, 1, 0, None, [], [column])
+    with pytest.raises(ValueError, match="levels deep"):
+        table_lines([column])
