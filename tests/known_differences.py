@@ -117,6 +117,9 @@ BROKER_REFUSALS: dict[str, str] = {
     'schema: error converting value for "offset"': "^offset must be an integer ",
     'schema: invalid path "extra"': "^a read takes offset and block ",
     'schema: invalid path "offset"': "^an append takes no query",
+    'Changes[0].Upsert.Fragment.Stores[0]: parse ":garbage: :x": ': (
+        '^Changes.0..Upsert.Fragment.Stores.0.: parse ":garbage: :x": '
+    ),
     '{"code":3,"message":"invalid character ': '^{"code":3,"message":"invalid protocol',
 }
 

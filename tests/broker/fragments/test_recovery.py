@@ -275,7 +275,7 @@ def test_a_journal_may_skip_ahead(tmp_path: Path) -> None:
 
 async def _with_journals(path: Path, files: FileOps | None = None) -> int:
     async with (
-        EmbeddedBroker(path, fsync="off", files=files) as broker,
+        EmbeddedBroker(path, fsync="off", files=files or FileOps()) as broker,
         calling(broker.endpoint) as caller,
     ):
         response = pb.ApplyResponse()
@@ -289,7 +289,7 @@ async def _with_journals(path: Path, files: FileOps | None = None) -> int:
 
 async def _names(path: Path, files: FileOps | None = None) -> tuple[list[str], int]:
     async with (
-        EmbeddedBroker(path, fsync="off", files=files) as broker,
+        EmbeddedBroker(path, fsync="off", files=files or FileOps()) as broker,
         calling(broker.endpoint) as caller,
     ):
         response = await caller.apply_call(pb.ApplyRequest())
