@@ -132,7 +132,9 @@ class ProducedIntake(Owner):
 
     def _take(self, committed: Sequence[Envelope[Any]]) -> None:
         self._taken, self._consumed = committed, 0
-        self.consumed(0)
+        self.ready = list(committed[:_AT_ONCE])
+        if not committed:
+            self._sequencer.settle(0)
 
     def consumed(self, count: int) -> None:
         """Note that the first ready messages were consumed."""
