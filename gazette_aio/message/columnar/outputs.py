@@ -11,7 +11,7 @@ from gazette_aio.message.columnar.documents.decoder import Decoded
 from gazette_aio.message.columnar.payloads import MAX_TAKE_BYTES
 from gazette_aio.message.columnar.pyarrow_api import pa
 from gazette_aio.message.columnar.records import RecordBuilder
-from gazette_aio.message.envelopes.splitter import framing_error
+from gazette_aio.message.envelopes.content import framing_error
 from gazette_aio.message.envelopes.stamps import BadFrame
 from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.protocol.errors import ConfigurationError, FramingError

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import struct
 from binascii import unhexlify
-from itertools import takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gazette_aio.message.adapters.base import Adapter, FrameUUIDAdapter, PlacedAdapter, UUIDPlace
 from gazette_aio.message.envelopes.envelope import Envelope
-from gazette_aio.message.envelopes.uniform_run import Stamp, TransactionsRun, UniformRun
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -100,66 +98,6 @@ class EnvelopeBuilder:
         self._head_of = itemgetter(slice(0, self._tail_at))
         self._tail_of = itemgetter(slice(self._tail_at, self._tail_end))
         self._stamp_of = itemgetter(slice(0, self._tail_end))
-
-    def uniform_run(self, frames: Frames) -> UniformRun | None:
-        """Return the first messages of frames as a run, or None if too few belong to one.
-
-        Messages of a run have their UUIDs at the usual place, and these differ only by the low bits
-        of their timestamps.
-
-        Args:
-            frames: At least UNIFORM_RUN frames.
-        """
-        payloads = frames.payloads
-        tail = self._tail_of(payloads[0])
-        if tail not in self._tails:
-            self._learn(payloads[0])
-        known = self._tails.get(tail)
-        if known is None or len(self._cut_lows(payloads[:UNIFORM_RUN], tail)) < UNIFORM_RUN:
-            return None
-        end = UNIFORM_RUN
-        # Hot: where runs of producers take turns, each looks at few messages of the next ones.
-        while end < len(payloads) and self._tail_of(payloads[end - 1]) == tail:
-            end *= 2
-        lows = self._read_lows(self._cut_lows(payloads[:end], tail))
-        if lows is None:
-            return None
-        high, flags, producer = known
-        if len(lows) < len(payloads):
-            frames = frames.slice(0, len(lows))
-        stamp = Stamp(self.journal, self._origin, producer)
-        return UniformRun(stamp, flags, frames, [low << 4 | high for low in lows])
-
-    def transactions_run(self, frames: Frames, known: int = 0) -> TransactionsRun | None:
-        """Return the first messages of frames as transactions of one producer, or None.
-
-        The run ends with the last acknowledgement before a message of another producer, one outside
-        of transactions, or one whose UUID isn't known. There's none if too few belong to it.
-
-        Args:
-            frames: At least one frame.
-            known: Number of the first messages that don't end a transaction: the run is longer.
-        """
-        payloads = frames.payloads
-        first = self._tails.get(self._tail_of(payloads[0]))
-        if first is None or not self._prefix:
-            return None
-        producer = first[2]
-        find = self._transactional.get(producer, {}).get
-        # Hot: where runs of producers take turns, this ends the search.
-        if known and find(self._tail_of(payloads[known])) is None:
-            return None
-        kinds = list(takewhile(bool, map(find, map(self._tail_of, payloads))))
-        flags = [kind[1] for kind in kinds if kind]
-        if ACK_TXN not in flags:
-            return None
-        end = len(flags) - flags[::-1].index(ACK_TXN)
-        lows = self._read_lows(self._cut_lows(payloads[:end])) if end >= UNIFORM_RUN else None
-        if lows is None or len(lows) < end:
-            return None
-        clocks = [low << 4 | kind[0] for low, kind in zip(lows, kinds, strict=False) if kind]
-        stamp = Stamp(self.journal, self._origin, producer)
-        return TransactionsRun(stamp, flags[:end], frames.slice(0, end), clocks)
 
     def _cut_lows(self, payloads: list[bytes], tail: bytes = b"") -> list[bytes]:
         """Return the low bits of the first payloads that have the prefix, and `tail` if given."""

@@ -1,4 +1,4 @@
-"""Commits that are being dequeued: of one producer, or many of a run."""
+"""Commit that is being dequeued."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gazette_aio.message.envelopes.envelope import Envelope
-    from gazette_aio.message.sequencing.commit_run import CommitRun
     from gazette_aio.message.sequencing.producer import Producer
-    from gazette_aio.message.sequencing.producer_table import ProducerTable
 
 
 class Emission:
@@ -136,61 +134,3 @@ class Emission:
             return False
         self._taken = None
         return not self._is_replaying
-
-
-class RunEmission:
-    """Commits of a run, which are dequeued as one commit.
-
-    Producers usually stay as they are until the whole run is processed. If a part of it is
-    processed, the messages of this part are queued one by one.
-    """
-
-    replay_required = False
-
-    def __init__(self, table: ProducerTable, run: CommitRun) -> None:
-        self.size = 0
-        """Bytes of the batch that ends with the run."""
-        self._table = table
-        self._run = run
-        self._settled = 0
-        self._next = run.start  # Index of the next message to queue.
-        self._commit: Emission | None = None  # The partly processed commit.
-        self._done = 0  # Number of messages of earlier commits.
-
-    @property
-    def journal(self) -> str:
-        """Journal of the run."""
-        return self._run.rows[0].journal
-
-    def relies_on(self, producer: Producer) -> bool:
-        """Return whether the state of a producer is needed until the run ends."""
-        return producer.journal == self.journal and producer.producer in self._run.producers
-
-    def take(self) -> Sequence[Envelope[Any]]:
-        """Return the messages of all commits."""
-        return self._run.rows
-
-    def settle(self, count: int) -> bool:
-        """Declare the first `count` messages processed, and return whether the run ends."""
-        run, is_all = self._run, count == len(self._run.rows)
-        assert self._settled <= count <= len(run.rows), "messages are settled in order"
-        self._settled = count
-        if is_all and self._next == run.start:
-            self._table.apply(run)
-        else:
-            self._queue_until(count, is_all=is_all)
-        return is_all
-
-    def _queue_until(self, count: int, *, is_all: bool) -> None:
-        run, table = self._run, self._table
-        while self._done < count or (is_all and self._next < run.end):
-            if self._commit is None:
-                _, self._commit = table.queue(run.envelopes[self._next])
-                self._next += 1
-                continue
-            taken = len(self._commit.take())
-            if not self._commit.settle(min(count - self._done, taken)):
-                return
-            table.finish(self._commit)
-            self._done += taken
-            self._commit = None

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from gazette_aio.message.sequencing.emission import Emission
 from gazette_aio.message.sequencing.outcome import QueueOutcome
-from gazette_aio.message.sequencing.producer import PendingRun, Producer, stale_below, warn_of_stale
+from gazette_aio.message.sequencing.producer import Producer, stale_below, warn_of_stale
 from gazette_aio.message.sequencing.rules import (
     ACK,
     BEGIN,
     CLOSE,
-    CONTINUE,
     MESSAGE,
     NOTHING,
     SAME,
@@ -22,12 +21,10 @@ from gazette_aio.message.sequencing.rules import (
 from gazette_aio.message.uuid import ProducerID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from gazette_aio.message.envelopes.envelope import Envelope
-    from gazette_aio.message.envelopes.uniform_run import UniformRun
     from gazette_aio.message.sequencing.checkpoint import ProducerState
-    from gazette_aio.message.sequencing.commit_run import CommitRun
     from gazette_aio.message.sequencing.ring import Ring
 
 _logger = logging.getLogger(__name__)
@@ -102,7 +99,7 @@ class ProducerTable:
             self.offsets[journal] = envelope.end
             return rule.outcome, None
         if rule.commits is MESSAGE:
-            state.drop()
+            state.span = []
             state.begin = envelope.begin
         ring.retain(envelope)
         # The bounds follow after the commit is dequeued: until then, `max` is its last clock.
@@ -110,60 +107,6 @@ class ProducerTable:
         rows = state.take(envelope)
         replay = rule.outcome is QueueOutcome.ACK_COMMIT_REPLAY
         return rule.outcome, Emission(state, rows, replay_required=replay)
-
-    def extend(self, run: UniformRun) -> bool:
-        """Queue a run if it extends or begins a transaction as a whole; return whether it does."""
-        stamp, first = run.stamp, run.clocks[0]
-        if run.flags != CONTINUE or not first or not run.is_rising:
-            return False
-        producers = self.of(stamp.journal)
-        state = producers.get(stamp.producer)
-        if state is None:
-            state = producers[stamp.producer] = Producer(
-                stamp.journal, stamp.producer, unseen(first)
-            )
-        elif first <= state.max:
-            return False
-        if state.begin == -1:
-            state.begin = run.begin
-            self.pending.add(state)
-        state.max = run.clocks[-1]
-        state.add_run(PendingRun(self.ring.retain_all(len(run)), run))
-        self.offsets[stamp.journal] = run.end
-        self._sweep()
-        return True
-
-    def extend_spans(self, envelopes: Sequence[Envelope[Any]], start: int) -> int:
-        """Queue messages of one journal while they're pending ones of open transactions.
-
-        Returns:
-            Index of the first other message.
-        """
-        journal = envelopes[start].journal
-        find = self.of(journal).get
-        ring = self.ring
-        capacity, high, low = ring.capacity, ring.high, ring.low
-        index, stop = start, len(envelopes)
-        # Hot: a function that isn't inlined costs each message a call.
-        while index < stop:
-            envelope = envelopes[index]
-            clock = envelope.clock
-            state = find(envelope.producer)
-            if envelope.flags != CONTINUE or not clock or state is None or state.begin == -1:
-                break
-            if high - low == capacity:
-                low += 1
-            if clock > state.max:
-                high += 1
-                envelope.slot = high
-                state.max = clock
-                state.span.append(envelope)
-            index += 1
-        ring.high, ring.low = high, low
-        if index > start:
-            self.offsets[journal] = envelopes[index - 1].end
-            self._sweep()
-        return index
 
     def finish(self, emission: Emission) -> None:
         """Declare a commit processed."""
@@ -173,22 +116,6 @@ class ProducerTable:
     def _close(self, state: Producer, clock: int) -> None:
         state.close(clock)
         self.pending.discard(state)
-
-    def apply(self, run: CommitRun) -> None:
-        """Adopt the producers of a run that is processed as a whole."""
-        self.ring.high, self.ring.low = run.high, run.low
-        last = run.envelopes[run.end - 1]
-        self.offsets[last.journal] = last.end
-        producers = self.of(last.journal)
-        for producer, state in run.producers.items():
-            known = producers.get(producer)
-            is_pending = known in self.pending
-            if known is not None and is_pending:
-                self.pending.discard(known)
-            if state.begin != -1 and (is_pending or known is None or known.begin != state.begin):
-                self.pending.add(state)
-            producers[producer] = state
-        self._sweep()
 
     def add_batch(self, size: int) -> None:
         """Count the bytes of queued messages."""

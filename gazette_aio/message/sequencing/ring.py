@@ -51,13 +51,6 @@ class Ring:
         self.high += 1
         envelope.slot = self.high
 
-    def retain_all(self, count: int) -> int:
-        """Add so many messages to the window, which may evict others, and return the first slot."""
-        slot = self.high + 1
-        self.high += count
-        self.low = max(self.low, self.high - self.capacity)
-        return slot
-
     def add_batch(self, size: int) -> None:
         """Count the bytes of added messages, and evict whole batches beyond the limit.
 

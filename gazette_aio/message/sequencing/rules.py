@@ -11,9 +11,8 @@ one row of RULES: the outcome of the message, the messages that commit, and the 
 The row also depends on whether all pending messages are still at hand: if some were evicted from
 memory, or precede a restart, the commit reads them again from the journal.
 
-`Sequencer` looks up each message here, unless a faster way decides many messages at once: runs of
-simple commits (`commit_run`), columns (`transitions`, `segments`), and summaries of ranges
-(`ranges.transfer`). These reimplement the rule for speed. A property test compares them with RULES.
+`Sequencer` looks up each message here. The core, and summaries of ranges (`ranges.transfer`), have
+the rule again for speed. Property tests compare them with RULES.
 
 Source: the transitions of Gazette's message sequencer.
 """

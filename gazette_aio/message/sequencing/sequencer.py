@@ -9,24 +9,20 @@ Theory of operation. `rules` has the rule, as a table. The parts that apply the 
 - a ProducerTable applies it to each message, and holds the bounds of producers;
 - a Ring limits the pending messages that all producers retain;
 - an Emission holds the messages that a message commits. It's dequeued before another message is
-  queued, by `take()` and `settle()`, and advances the bounds of its producer as it's processed;
-- a CommitRun decides many simple messages at once. Its RunEmission is dequeued in the same way.
+  queued, by `take()` and `settle()`, or message by message by `step()` and `offer_replay()`. It
+  advances the bounds of its producer as its messages are processed.
 
-`queue_uncommitted()`, `step()` and `offer_replay()` do the same message by message.
+Iterators sequence messages by the core instead, which is faster.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from gazette_aio.message.envelopes.uniform_run import ProducerRun, TransactionsRun, UniformRun
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
-from gazette_aio.message.sequencing.commit_run import look_ahead, whole_run
-from gazette_aio.message.sequencing.emission import Emission, RunEmission
 from gazette_aio.message.sequencing.producer import as_nanoseconds
 from gazette_aio.message.sequencing.producer_table import ProducerTable
 from gazette_aio.message.sequencing.ring import Ring
-from gazette_aio.message.sequencing.rules import OUTSIDE
 from gazette_aio.protocol.errors import SequencerStateError
 
 if TYPE_CHECKING:
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.sequencing.emission import Emission
     from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
 
 DEFAULT_BUFFER = 8192
@@ -47,8 +44,7 @@ class Sequencer:
         offsets: Offsets read through, by journal. Copied.
         producers: States of producers, as of a checkpoint.
         buffer: Number of messages that the ring retains, over all producers; at least one.
-        buffer_bytes: Limit of the bytes of messages that the ring retains, if any. It's applied
-            between batches, not within one.
+        buffer_bytes: Limit of the bytes of messages that the ring retains, if any.
     """
 
     def __init__(
@@ -63,7 +59,7 @@ class Sequencer:
         """The committed message delivered by the last `step()` or `offer_replay()`, or None."""
         self._ring = Ring(buffer, buffer_bytes)
         self._table = ProducerTable(offsets or {}, producers, self._ring)
-        self._emission: Emission | RunEmission | None = None
+        self._emission: Emission | None = None
 
     @classmethod
     def from_checkpoint(
@@ -128,85 +124,6 @@ class Sequencer:
         self._table.add_batch(envelope.end - envelope.begin)
         return outcome
 
-    def queue_commits(
-        self, envelopes: Sequence[Envelope[Any]], start: int = 0, *, transactions: bool = True
-    ) -> int:
-        """Queue consecutive messages of one journal, while their commits are determined at once.
-
-        These commits are dequeued as one, by `take()` and `settle()`. Outcomes are the same as if
-        the messages were queued one after the other.
-
-        Args:
-            envelopes: Messages in the order they were read, all of one journal.
-            start: Index of the first message to queue.
-            transactions: Whether several transactions are dequeued together, or only messages
-                outside of transactions.
-
-        Returns:
-            Index of the next message to queue. There are commits to dequeue if `emitting` is set.
-
-        Raises:
-            SequencerStateError: A commit wasn't fully dequeued.
-        """
-        self._require_dequeued()
-        table, index = self._table, start
-        while self._emission is None and index < len(envelopes):
-            begun = index
-            if transactions or envelopes[index].flags == OUTSIDE:
-                producers = table.of(envelopes[index].journal)
-                run = look_ahead(envelopes, index, producers, self._ring, transactions=transactions)
-                index = run.end
-                if run.rows:
-                    self._emission = RunEmission(table, run)
-                elif index > begun:
-                    table.apply(run)
-            else:
-                index = table.extend_spans(envelopes, index)
-            if index == begun:
-                _, self._emission = table.queue(envelopes[index])
-                index += 1
-        if index > start:
-            size = envelopes[index - 1].end - envelopes[start].begin
-            if isinstance(self._emission, RunEmission):
-                self._emission.size = size
-            else:
-                table.add_batch(size)
-        return index
-
-    def queue_run(
-        self, run: Sequence[Envelope[Any]], *, transactions: bool = True
-    ) -> Sequence[Envelope[Any]]:
-        """Queue a run of one producer if each of its messages is new, and pending or committed.
-
-        That's a UniformRun of one transaction, or a TransactionsRun. The outcome is the same as if
-        its messages were queued by `queue_commits()`.
-
-        Args:
-            run: Messages of one journal, in the order they were read.
-            transactions: Whether several transactions are dequeued together.
-
-        Returns:
-            Messages that remain to be queued by `queue_commits()`: none, or all. There are commits
-            to dequeue if `emitting` is set.
-
-        Raises:
-            SequencerStateError: A commit wasn't fully dequeued.
-        """
-        self._require_dequeued()
-        if not isinstance(run, ProducerRun):
-            return run
-        if isinstance(run, UniformRun) and self._table.extend(run):
-            self._table.add_batch(run.end - run.begin)
-            return ()
-        if isinstance(run, TransactionsRun) and transactions:
-            producers = self._table.of(run.stamp.journal)
-            commits = whole_run(run, producers.get(run.stamp.producer), self._ring)
-            if commits is not None:
-                self._emission = RunEmission(self._table, commits)
-                self._emission.size = run.end - run.begin
-                return ()
-        return run[:]
-
     def _require_dequeued(self) -> None:
         if self._emission is not None:
             raise SequencerStateError("committed messages remain to dequeue")
@@ -219,9 +136,7 @@ class Sequencer:
         Raises:
             SequencerStateError: There's no commit, or a replay is required or in progress.
         """
-        if self._emission is None:
-            raise SequencerStateError("emit == nil")
-        return self._emission.take()
+        return self._commit().take()
 
     def settle(self, count: int) -> None:
         """Declare the first `count` messages processed, of those returned last.
@@ -231,15 +146,10 @@ class Sequencer:
         Raises:
             SequencerStateError: There's no commit, or none of its messages were returned.
         """
-        emission = self._emission
-        if emission is None:
-            raise SequencerStateError("emit == nil")
+        emission = self._commit()
         if emission.settle(count):
             self._emission = None
-            if isinstance(emission, RunEmission):
-                self._table.add_batch(emission.size)
-            else:
-                self._table.finish(emission)
+            self._table.finish(emission)
 
     def replay_range(self) -> ReplayRange:
         """Return the content that must be read again.
@@ -305,12 +215,9 @@ class Sequencer:
         return offset
 
     def _commit(self) -> Emission:
-        if isinstance(self._emission, Emission):
-            return self._emission
-        text = (
-            "emit == nil" if self._emission is None else "commits were queued together: take them"
-        )
-        raise SequencerStateError(text)
+        if self._emission is None:
+            raise SequencerStateError("emit == nil")
+        return self._emission
 
     def step(self) -> bool:
         """Declare `dequeued` processed, and dequeue the next message of the commit.
@@ -319,8 +226,7 @@ class Sequencer:
             Whether there's another message, which is then `dequeued`.
 
         Raises:
-            SequencerStateError: A replay is required or in progress, or the commits of
-                `queue_commits()` are to be dequeued by `take()`.
+            SequencerStateError: A replay is required or in progress.
         """
         self._settle_dequeued()
         if self._emission is None:
@@ -381,7 +287,7 @@ class Sequencer:
             self._settle_dequeued()
         table, emission = self._table, self._emission
         is_spared = emission.relies_on if emission is not None else None
-        if prune_dequeued and isinstance(emission, Emission):
+        if prune_dequeued:
             is_spared = None
         table.prune(as_nanoseconds(prune_horizon), is_spared)
         table.pending.clear()
@@ -402,4 +308,4 @@ class Sequencer:
         if p is None:
             return []
         p.trim(self._ring.low)
-        return p.retained()
+        return p.span.copy()

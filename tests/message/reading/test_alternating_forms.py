@@ -17,7 +17,7 @@ from gazette_aio.protocol.errors import FramingError
 from tests import extent
 from tests.message.fakes import FakeClient
 from tests.message.reading.test_iterators import Cancelling
-from tests.message.reading.test_uniform_runs import ADAPTER, one_by_one, random_lines
+from tests.message.reading.test_same_messages import ADAPTER, random_lines
 
 NAMES = ["a/j", "b/j"]
 
@@ -109,9 +109,10 @@ def test_committed_messages(seed):
     options = {"skip_acks": rng.random() < 0.5, "on_error": rng.choice(("raise", "skip"))}
 
     async def compare():
-        with one_by_one():
-            client = client_of(contents)
-            want = await in_order(ReadCommittedIter(NAMES, ADAPTER, client=client, **options))
+        one_by_one = ReadCommittedIter(
+            NAMES, ADAPTER, client=client_of(contents), sequencer=Sequencer(), **options
+        )
+        want = await in_order(one_by_one)
         walk = Walk(rng, contents, options)
         await walk.run()
         assert walk.got == want

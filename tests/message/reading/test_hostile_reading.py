@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+import gazette_aio.protocol as pb
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -16,10 +17,10 @@ from gazette_aio.message import (
     build_uuid,
     json_adapter,
 )
-from gazette_aio.message.envelopes.splitter import JournalSplitter
-from gazette_aio.message.envelopes.stamps import EnvelopeBuilder
+from gazette_aio.message.envelopes.content import JournalContent
+from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.framing import NDJSONFraming
-from gazette_aio.protocol.errors import ConfigurationError, FramingError, ReadError, ReplayError
+from gazette_aio.protocol.errors import ConfigurationError, ReadError, ReplayError
 from tests.message.fakes import FakeClient
 
 NDJSON = "application/x-ndjson"
@@ -66,16 +67,15 @@ async def test_skipped_frames_take_linear_time_and_let_others_have_turns(kind):
 
 
 def test_offsets_of_many_bad_frames():
-    builder = EnvelopeBuilder("a/j", json_adapter())
-    splitter = JournalSplitter(NDJSONFraming().decoder(), builder)
-    splitter.feed(b"\n" * 3000, 0)
+    origin = Origin(pb.JournalSpec(name="a/j"))
+    content = JournalContent(JournalFormat("a/j", origin, NDJSONFraming(), json_adapter()), 0)
+    content.feed(b"\n" * 3000, 0)
     for offset in range(3000):
-        assert splitter.offset == offset
-        with pytest.raises(FramingError) as raised:
-            splitter.next_run()
-        assert (raised.value.begin, raised.value.end) == (offset, offset + 1)
-    assert splitter.next_run() == []
-    assert splitter.offset == 3000
+        assert content.offset == offset
+        refusal = content.read(1 << 20)
+        assert (refusal.begin, refusal.end) == (offset, offset + 1)
+    assert content.read(1 << 20) is None
+    assert content.offset == 3000
 
 
 @pytest.mark.parametrize("batches", [False, True])

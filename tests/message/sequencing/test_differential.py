@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_aio.message import Envelope, Flags, Sequencer, SequencerCheckpoint
-from gazette_aio.message.envelopes.uniform_run import Stamp, TransactionsRun, UniformRun
-from gazette_aio.message.framing import Frames
 from gazette_aio.message.ranges.committed import RangeState
-from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE
+from gazette_aio.message.sequencing.rules import ACK, OUTSIDE
 from tests.message.sequencing.reference import Reference, states_in, states_of
 from tests.message.sequencing.sequencing import (
     TIERS,
@@ -131,17 +129,11 @@ class ByRows:
 
 
 class ByBatches:
-    """Queues as many messages at once as it can, and settles what they commit in parts.
-
-    Args:
-        transactions: Whether several transactions are taken together.
-    """
-
-    def __init__(self, *, transactions):
-        self.transactions = transactions
+    """Settles what a message commits in parts."""
 
     def queue(self, sequencer, batch, rows, index, reference):
-        return sequencer.queue_commits(batch, index, transactions=self.transactions)
+        sequencer.queue_uncommitted(batch[index])
+        return index + 1
 
     def process(self, sequencer, log, rng, stop):
         """Yield what was processed so far: by chance, and once it's `stop` messages."""
@@ -175,63 +167,6 @@ class ByBatches:
             if not sequencer.replay_required:
                 sequencer.finish_replay()
         yield from settle(sequencer.take())
-
-
-class ByUniformRuns(ByBatches):
-    """Queues consecutive messages of one producer as a UniformRun, where it can."""
-
-    def queue(self, sequencer, batch, rows, index, reference):
-        first, end = batch[index], index + 1
-        while end < len(batch) and (batch[end].producer, batch[end].flags, batch[end].begin) == (
-            first.producer,
-            first.flags,
-            batch[end - 1].end,
-        ):
-            end += 1
-        run = uniform_run(batch[index:end])
-        assert list(run) == batch[index:end]
-        if not sequencer.queue_run(run):
-            return end
-        return super().queue(sequencer, batch, rows, index, reference)
-
-
-class ByTransactionsRuns(ByUniformRuns):
-    """Queues transactions of one producer as a TransactionsRun, where it can, or a UniformRun."""
-
-    def queue(self, sequencer, batch, rows, index, reference):
-        first, end = batch[index], index
-        for at in range(index, len(batch)):
-            row = batch[at]
-            if at > index and row.begin != batch[at - 1].end:
-                break
-            if row.producer != first.producer or row.flags not in (CONTINUE, ACK):
-                break
-            if row.flags == ACK:
-                end = at + 1
-        if end > index:
-            run = transactions_run(batch[index:end])
-            assert list(run) == batch[index:end]
-            assert [run.offset_at(at) for at in range(len(run))] == [row.begin for row in run]
-            if not sequencer.queue_run(run, transactions=self.transactions):
-                assert self.transactions
-                return end
-        return super().queue(sequencer, batch, rows, index, reference)
-
-
-def transactions_run(rows):
-    """Return a TransactionsRun of envelopes."""
-    first = rows[0]
-    stamp = Stamp(first.journal, first.origin, first.producer)
-    frames = Frames(first.begin, [row.message for row in rows], [row.end for row in rows])
-    return TransactionsRun(stamp, [row.flags for row in rows], frames, [row.clock for row in rows])
-
-
-def uniform_run(rows):
-    """Return a UniformRun of envelopes."""
-    first = rows[0]
-    stamp = Stamp(first.journal, first.origin, first.producer)
-    frames = Frames(first.begin, [row.message for row in rows], [row.end for row in rows])
-    return UniformRun(stamp, first.flags, frames, [row.clock for row in rows])
 
 
 def sequencer_agrees(way, rng, count):
@@ -276,7 +211,8 @@ def rewinding_agrees(rng, count):
         batch = copies(log[at[journal] : at[journal] + rng.randrange(1, 20)])
         index = 0
         while index < len(batch):
-            index = sequencer.queue_commits(batch, index, transactions=rng.random() < 0.5)
+            sequencer.queue_uncommitted(batch[index])
+            index += 1
             rewound = sequencer.emitting and settle_or_rewind(rng, sequencer, log, got[journal])
             if rewound:
                 # Other journals may be next, and so may be this one.
@@ -444,16 +380,7 @@ def columns_agree(rng, count, *, tier):
 
 WAYS = {
     "rows": partial(sequencer_agrees, ByRows()),
-    "runs": partial(sequencer_agrees, ByBatches(transactions=True)),
-    "single transactions": partial(sequencer_agrees, ByBatches(transactions=False)),
-    "uniform runs": partial(sequencer_agrees, ByUniformRuns(transactions=True)),
-    "uniform runs of single transactions": partial(
-        sequencer_agrees, ByUniformRuns(transactions=False)
-    ),
-    "runs of transactions": partial(sequencer_agrees, ByTransactionsRuns(transactions=True)),
-    "runs of transactions, one by one": partial(
-        sequencer_agrees, ByTransactionsRuns(transactions=False)
-    ),
+    "parts": partial(sequencer_agrees, ByBatches()),
     "rewinding": rewinding_agrees,
     **{f"columns, {tier}": partial(columns_agree, tier=tier) for tier in TIERS},
 }

@@ -341,44 +341,13 @@ def test_memory_is_bounded_with_many_producers():
         for i in numbers:
             log.append(Envelope("j", i, i + 1, i + 1, Flags(1), producer_of(i), Message()))
             alive.add(log[-1].message)
-        assert sequencer.queue_commits(log) == len(log)
+        for each in log:
+            sequencer.queue_uncommitted(each)
 
     queue(range(2000), lambda i: i.to_bytes(6))
     assert len(alive) <= 10 + 2000
     queue(range(2000, 9000), lambda i: A)
     assert len(alive) <= 10 + 2001 + 10
-
-
-def test_commits_which_are_dequeued_together():
-    log = parse("A1o B1c A2c B2k A3c A3c A4k C1c A5o C3o")
-    wanted, by_rows = deliver_by_rows(log, 10), Sequencer()
-    run(by_rows, copies(log[:9]))
-    for count in range(8):
-        sequencer = Sequencer(buffer=10)
-        # What discards a pending message isn't among them.
-        assert sequencer.queue_commits(log) == 9
-        with pytest.raises(SequencerStateError):
-            sequencer.step()
-        with pytest.raises(SequencerStateError):
-            sequencer.queue_commits(log, 9)
-        taken = sequencer.take()
-        assert [key(e) for e in taken] == wanted[:7]
-        # Partly processed, the rest is read again.
-        for processed in range(count):
-            sequencer.settle(processed)
-        checkpoint = sequencer.checkpoint()
-        again = Sequencer.from_checkpoint(checkpoint, buffer=1)
-        through = checkpoint.offsets.get(JOURNAL, 0)
-        got = []
-        for row in copies(log[:9]):
-            if row.begin >= through:
-                again.queue_uncommitted(row)
-                got += [key(e) for e in drain(again, log)]
-        assert got == wanted[max(count - 1, 0) : 7]
-        sequencer.settle(7)
-        assert (sequencer.offsets, states(sequencer)) == (by_rows.offsets, states(by_rows))
-        assert not sequencer.emitting
-    assert [begin for begin, _, _ in wanted[7:]] == [900]
 
 
 @pytest.mark.parametrize("ring", [1, 2, 3, 8, 100])
@@ -390,7 +359,7 @@ def test_commits_settled_one_by_one(ring, seed):
     want = deliver_by_rows(log, 1000)
     sequencer, rows, got, at = Sequencer(buffer=ring), copies(log), [], 0
     while at < len(rows):
-        index = sequencer.queue_commits(rows[: at + rng.randrange(1, 40)], at)
+        sequencer.queue_uncommitted(rows[at])
         if sequencer.emitting and not sequencer.replay_required:
             taken = sequencer.take()
             count = rng.randrange(len(taken) + 1)
@@ -406,7 +375,7 @@ def test_commits_settled_one_by_one(ring, seed):
                 continue
         elif sequencer.emitting:
             got += [key(e) for e in drain(sequencer, log)]
-        at = index
+        at += 1
     assert got == want
 
 
@@ -414,7 +383,8 @@ def test_commits_settled_one_by_one(ring, seed):
 def test_forgotten_journals(buffer):
     log = parse("A1c A2c B1c A3k A4c")
     sequencer = Sequencer(buffer=buffer)
-    sequencer.queue_commits(copies(log))
+    for each in copies(log[:4]):
+        sequencer.queue_uncommitted(each)
     assert sequencer.emitting
     sequencer.forget(JOURNAL)
     assert not sequencer.emitting
