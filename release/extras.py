@@ -58,7 +58,7 @@ def read_columns() -> None:
                 messages.arrow()
 
     asyncio.run(read())
-    modules("message.ranges.committed", "message.columnar.journals")()
+    modules("message.ranges.committed", "message.columns.outputs")()
 
 
 def allocate() -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, Clock, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import tasks

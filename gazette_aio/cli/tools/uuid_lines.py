@@ -60,9 +60,10 @@ class LineStamper:
             FrameTooLargeError: A line is too long.
         """
         self._decoder.feed(chunk)
+        output = b"".join(self._lines())
         if self._decoder.is_skipping:
             raise _too_long(self._max_length)
-        return b"".join(self._lines())
+        return output
 
     def end(self) -> bytes:
         """Take the end of an input, and return the output of a last line without a newline."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gazette_aio.message.columnar.documents.decoder import Decoded
-from gazette_aio.message.columnar.pyarrow_api import pa
-from gazette_aio.message.columnar.records import RecordBuilder
+from gazette_aio.message.columns.documents.decoder import Decoded
+from gazette_aio.message.columns.pyarrow_api import pa
+from gazette_aio.message.columns.records import RecordBuilder
 from gazette_aio.message.core import Batch
 from gazette_aio.message.envelopes.content import Refusal
 from gazette_aio.message.sequencing.columns import UuidColumns
@@ -17,7 +17,7 @@ from gazette_aio.message.uuid import ACK_TXN
 if TYPE_CHECKING:
     from pyarrow import BinaryArray, RecordBatch
 
-    from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
+    from gazette_aio.message.columns.documents.decoder import DocumentDecoder
     from gazette_aio.message.envelopes.outputs import BadMessages, Made
     from gazette_aio.message.sequencing.columns import Indices
     from gazette_aio.protocol.errors import FramingError

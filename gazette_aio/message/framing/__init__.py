@@ -1,7 +1,6 @@
 """Framings, which delimit the messages within the bytes of a journal.
 
-A module holds a framing and its decoder; `regions` has the splitters into columns, which need
-numpy. Imports `protocol`.
+A module holds a framing and its decoder. Imports `message.core` and `protocol`.
 """
 
 from __future__ import annotations

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
+from gazette_aio.message.core.plain.splitting import SPLITTERS
+from gazette_aio.message.framing.refusals import refused
 from gazette_aio.protocol.errors import GazetteError, UnexpectedEOFError
-
-if TYPE_CHECKING:
-    from gazette_aio.message.framing.regions import RegionSplitter
 
 DEFAULT_MAX_FRAME_BYTES = 1 << 30
 """Default limit of the length of one frame."""
@@ -87,19 +86,6 @@ class Framing(abc.ABC):
     ) -> Decoder:
         """Return a decoder of content that begins at `offset`."""
 
-    def splitter(
-        self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    ) -> RegionSplitter:
-        """Return a splitter of content that begins at `offset`, into columns.
-
-        It needs numpy and pyarrow. It returns the frames and errors of `decoder()`, and by default
-        takes them from there.
-        """
-        # Both are loaded by whoever reads columns.
-        from gazette_aio.message.framing.regions.decoder_splitter import DecoderSplitter  # noqa: PLC0415
-
-        return DecoderSplitter(self.decoder(offset, max_frame_bytes=max_frame_bytes))
-
     def for_ranges(self) -> Self:
         """Return a framing whose frames and errors don't depend on where reading began."""
         return self
@@ -110,7 +96,6 @@ _DECLARATIONS: Final = (
     "is_lines",
     "encodes_any",
     "splits",
-    "splitter",
     "for_ranges",
 )
 
@@ -166,6 +151,59 @@ class Decoder(Splitter, Protocol):
         Raises as `next_frame()` does, if an error is next.
         """
         ...
+
+
+_ALL_BYTES: Final = 1 << 62
+
+
+class SplittingDecoder:
+    """View of the plain core's splitter of lines, or of fixed frames."""
+
+    def __init__(self, form: Literal["lines", "fixed"], offset: int, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._form = form
+        self._splitter = SPLITTERS[form](offset, max_frame_bytes)
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next frame."""
+        return self._splitter.offset
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes that weren't returned."""
+        return self._splitter.buffered
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of content."""
+        self._splitter.feed(chunk)
+
+    def end(self) -> None:
+        """Declare the end of content: a partial frame is now an error."""
+        self._splitter.end()
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return the number of bytes of a partial frame discarded."""
+        return self._splitter.jump(offset)
+
+    def next_frame(self) -> Frame | None:
+        """Return the next frame, or None at a clean end, or if more content is needed."""
+        payloads, begins, ends = self._split(1)
+        return Frame(begins[0], ends[0], payloads[0]) if payloads else None
+
+    def frames(self) -> Frames | None:
+        """Return all complete frames, up to the next error, or None if there are none."""
+        payloads, begins, ends = self._split(_ALL_BYTES)
+        return Frames(begins[0], payloads, ends) if payloads else None
+
+    def _split(self, limit_bytes: int) -> tuple[list[bytes], list[int], list[int]]:
+        splitter = self._splitter
+        block = splitter.frames(limit_bytes)
+        if not block[0] and (refusal := splitter.refusal()) is not None:
+            if refusal.kind == "unexpected_eof":
+                splitter.end()  # It's raised again.
+            raise refused(self._form, *refusal, self.max_frame_bytes)
+        return block
 
 
 class QueueingDecoder:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gazette_aio.message.columnar.pyarrow_api import pa, pc
+from gazette_aio.message.columns.pyarrow_api import pa, pc
 from gazette_aio.message.core import FORM
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from gazette_aio.message.adapters.csv import CSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
 from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter
-from gazette_aio.message.columnar.pyarrow_api import pa, pc
-from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
+from gazette_aio.message.columns.pyarrow_api import pa, pc
+from gazette_aio.message.columns.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.message.core import table_lines
 from gazette_aio.message.publishing.arrow_values import (
     RefusedTypeError,

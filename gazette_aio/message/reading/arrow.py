@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from gazette_aio.aio.owner import Owner
-from gazette_aio.message.columnar.documents.decoder import DocumentDecoder, check_schema
-from gazette_aio.message.columnar.pyarrow_api import pa
-from gazette_aio.message.columnar.records import record_schema
+from gazette_aio.message.columns.documents.decoder import DocumentDecoder, check_schema
 from gazette_aio.message.columns.outputs import MAX_BATCH_BYTES, RecordMaker
+from gazette_aio.message.columns.pyarrow_api import pa
+from gazette_aio.message.columns.records import record_schema
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.engine import JournalEngine
 from gazette_aio.protocol.errors import ConfigurationError

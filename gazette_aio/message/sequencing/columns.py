@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from gazette_aio.message.envelopes.envelope import Envelope
 
 Indices = NDArray[np.int64]
-
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
@@ -69,43 +67,6 @@ class UuidColumns(NamedTuple):
         )
 
 
-class GrowingColumns:
-    """Columns to which rows are appended, mostly in place."""
-
-    def __init__(self) -> None:
-        self.columns: UuidColumns = UuidColumns.empty()
-        """The rows. Appending doesn't change columns that were returned earlier."""
-        self._room: UuidColumns | None = None
-
-    def replace(self, columns: UuidColumns) -> None:
-        """Replace all rows."""
-        self.columns, self._room = columns, None
-
-    def append(self, more: UuidColumns) -> UuidColumns:
-        """Append rows, and return all rows."""
-        held, total = self.columns.rows, self.columns.rows + more.rows
-        if not held:
-            self.replace(more)
-            return more
-        room = self._room
-        if room is None or room.rows < total:
-            room = self._room = UuidColumns._make(
-                [_extended(column, 2 * total) for column in self.columns]
-            )
-        columns: Iterable[tuple[NDArray[Any], NDArray[Any]]] = zip(room, more, strict=True)
-        for column, added in columns:
-            column[held:total] = added
-        self.columns = room.slice(0, total)
-        return self.columns
-
-
-def _extended(column: NDArray[_Scalar], rows: int) -> NDArray[_Scalar]:
-    # The system provides no memory for rows that aren't written.
-    extended = np.empty(rows, column.dtype)
-    extended[: len(column)] = column
-    return extended
-
-
 def by_producer(producer: NDArray[np.uint64]) -> Indices:
     """Return rows grouped by producer, in order within each group."""
     if not producer.size or (producer == producer[0]).all():
@@ -127,9 +88,3 @@ def by_producer(producer: NDArray[np.uint64]) -> Indices:
 def _is_grouped(hashes: NDArray[np.unsignedinteger[Any]], producer: NDArray[np.uint64]) -> bool:
     """Return whether adjacent producers of equal hashes are the same."""
     return not ((hashes[1:] == hashes[:-1]) & (producer[1:] != producer[:-1])).any()
-
-
-def ascending(rows: Indices, stop: int) -> Indices:
-    """Return the stable order of `rows`, all of which are below `stop`."""
-    keys = rows.astype(np.uint16) if stop <= 1 << 16 else rows
-    return np.argsort(keys, kind="stable")

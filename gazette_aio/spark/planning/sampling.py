@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.planning.journal_ranges import JournalRange
 from gazette_aio.spark.planning.listing import list_journals

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.envelopes.content import JournalContent, Refusal
 from gazette_aio.message.ranges.committed import CommittedRange, CommittedSplit, RangeState
 from gazette_aio.message.sequencing.columns import UuidColumns

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from gazette_aio.message.columnar.documents.protobuf_reader import is_repeated
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.documents.protobuf_reader import is_repeated
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.uuid import ACK_TXN, get_flags
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark.rows.formats import PlacedCSVAdapter, format_of, message_class, uuid_field

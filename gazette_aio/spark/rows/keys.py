@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gazette_aio.message.columnar.documents.protobuf_reader import is_repeated
+from gazette_aio.message.columns.documents.protobuf_reader import is_repeated
 from gazette_aio.message.framing.csv import parse_record
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 

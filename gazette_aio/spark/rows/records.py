@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 
-from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
-from gazette_aio.message.columnar.documents.texts import clock_texts, producer_texts, uuid_texts
-from gazette_aio.message.columnar.pyarrow_api import pa
-from gazette_aio.message.columnar.records import timestamps
+from gazette_aio.message.columns.documents.decoder import DocumentDecoder
+from gazette_aio.message.columns.documents.texts import clock_texts, producer_texts, uuid_texts
 from gazette_aio.message.columns.outputs import MAX_BATCH_BYTES, columns_of, values_of
+from gazette_aio.message.columns.pyarrow_api import pa
+from gazette_aio.message.columns.records import timestamps
 from gazette_aio.message.uuid import ACK_TXN, MASK_64, UNIX_EPOCH_TICKS
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 from gazette_aio.spark.rows.formats import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
-    from gazette_aio.message.columnar.documents.messages import Messages
+    from gazette_aio.message.columns.documents.messages import Messages
     from gazette_aio.message.core import Batch
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.spark.options import SourceOptions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.columnar.pyarrow_api import pa, pc
+from gazette_aio.message.columns.pyarrow_api import pa, pc
 from gazette_aio.message.mapping import modulo_mapping, rendezvous_mapping
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 from gazette_aio.spark.rows.formats import key_reader_of

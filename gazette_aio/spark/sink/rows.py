@@ -26,8 +26,8 @@ from gazette_aio.message.adapters import (
     json_adapter,
     protobuf_adapter,
 )
-from gazette_aio.message.columnar.pyarrow_api import pa
-from gazette_aio.message.columnar.records import VALUE_NAME
+from gazette_aio.message.columns.pyarrow_api import pa
+from gazette_aio.message.columns.records import VALUE_NAME
 from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.publishing.routes import Route
 from gazette_aio.message.publishing.table_rows import TableRows

@@ -122,18 +122,17 @@ async def test_publishing(framing, batch):
 
 
 def declared(framing):
-    splitter = type(framing.splitter()).__name__
-    return framing.suffix, framing.is_lines, framing.encodes_any, splitter
+    return framing.suffix, framing.is_lines, framing.encodes_any, framing.splits
 
 
-NOTHING = (b"", False, False, "DecoderSplitter")
-LINES = (b"\n", True, False, "LineSplitter")
+NOTHING = (b"", False, False, "frames")
+LINES = (b"\n", True, False, "lines")
 
 
 def test_what_built_in_framings_declare():
     assert declared(NDJSONFraming()) == LINES
-    assert declared(FixedFraming()) == (b"", False, True, "FixedSplitter")
-    assert declared(CSVFraming()) == (b"\n", False, True, "DecoderSplitter")
+    assert declared(FixedFraming()) == (b"", False, True, "fixed")
+    assert declared(CSVFraming()) == (b"\n", False, True, "frames")
 
 
 def test_a_framing_which_changes_frames_declares_them_anew():
@@ -146,12 +145,7 @@ def test_a_framing_which_changes_frames_declares_them_anew():
 
     class Decoding(FixedFraming):
         decoder = Mixin.decoder
-
-        def splitter(self, offset=0, *, max_frame_bytes=1 << 30):
-            return LineDecoderSplitter()
-
-    class LineDecoderSplitter:
-        pass
+        splits = "lines"
 
     class Encoding(FixedFraming):
         suffix = b"!"
@@ -164,10 +158,10 @@ def test_a_framing_which_changes_frames_declares_them_anew():
 
     assert declared(SameFraming()) == LINES
     assert declared(CommentFraming()) == NOTHING
-    assert declared(SemicolonFraming()) == (b";", False, False, "DecoderSplitter")
+    assert declared(SemicolonFraming()) == (b";", False, False, "frames")
     assert Mixed.is_lines is False
-    assert declared(Decoding()) == (b"", False, False, "LineDecoderSplitter")
-    assert declared(Encoding()) == declared(Named()) == (b"!", False, False, "DecoderSplitter")
+    assert declared(Decoding()) == (b"", False, False, "lines")
+    assert declared(Encoding()) == declared(Named()) == (b"!", False, False, "frames")
 
 
 def test_records_of_csv_in_ranges_may_have_any_width():

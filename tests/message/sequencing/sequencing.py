@@ -1,39 +1,18 @@
-"""Random logs, and drivers of both sequencers over them."""
+"""Random logs, and a driver of a sequencer over them."""
 
 from __future__ import annotations
 
-import contextlib
-from unittest import mock
-
-import numpy as np
-
 from gazette_aio.message.envelopes.envelope import Envelope
-from gazette_aio.message.sequencing import segments
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
-from gazette_aio.message.sequencing.columnar import ColumnarSequencer
 from gazette_aio.message.sequencing.columns import UuidColumns
-from gazette_aio.message.sequencing.plan import ReplayFilter
 from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags
 
 JOURNAL = "test/journal"
+MANY = 1 << 60
 A, B, C, Z = b"\x01AAAAA", b"\x01BBBBB", b"\x01CCCCC", b"\0" * 6
 PRODUCERS = {"A": A, "B": B, "C": C, "Z": Z}
 FLAGS = {"o": 0, "c": 1, "k": 2, "x": 3}
-MANY = 1 << 60
-TIERS = {
-    "default": {"LONG_SEGMENT": segments.LONG_SEGMENT},
-    "rows": {"FEW_ROWS": MANY},
-    "columns": {"FEW_ROWS": 1, "LONG_SEGMENT": 1},
-    "columns and rows": {"FEW_ROWS": 1, "LONG_SEGMENT": MANY},
-}
-
-
-@contextlib.contextmanager
-def tiers(name):
-    """Force the ways in which rows are decided."""
-    with mock.patch.multiple(segments, **TIERS[name]):
-        yield
 
 
 def envelope(offset, size, clock, flags, producer):
@@ -195,84 +174,3 @@ class Scalar:
             self.behind.append((len(self.delivered), sequencer.has_pending))
         end = sequencer.checkpoint()
         self.end = end.offsets.get(JOURNAL, 0), state_set(end.producers)
-
-
-class Columnar:
-    """Drives a columnar sequencer, and holds the rows which it carries as its caller does."""
-
-    def __init__(self, log, *, rng=None, tier="default", max_pending_bytes=None, checkpoint=None):
-        offset, producers = checkpoint or (0, ())
-        self.log = log
-        self.rng = rng
-        self.tier = tier
-        self.sequencer = ColumnarSequencer(
-            JOURNAL, offset=offset, producers=producers, max_pending_bytes=max_pending_bytes
-        )
-        self.at = next((i for i, row in enumerate(log) if row.begin >= offset), len(log))
-        self.held = []
-        self.replays = 0
-
-    def plan(self, batch):
-        """Process a batch, and return its plan with the table."""
-        with tiers(self.tier):
-            plan = self.sequencer.process(columns(batch))
-        table = self.held + batch[: plan.consumed]
-        assert plan.table.begin.tolist() == [row.begin for row in table]
-        assert len(plan.terminators) == len(plan.rows)
-        assert (np.diff(plan.carry) > 0).all()
-        self.held = [table[i] for i in plan.carry.tolist()]
-        assert self.sequencer.pending_bytes == sum(r.end - r.begin for r in self.held)
-        assert plan.replay is not None or plan.consumed == len(batch)
-        return plan, table
-
-    def rows(self, size=None):
-        """Yield (key, function which returns the checkpoint as of then) of what's delivered.
-
-        The batches are of at most `size` rows. None is yielded behind each.
-        """
-        while self.at < len(self.log):
-            count = self.rng.randrange(1, size + 1) if size and self.rng else len(self.log)
-            batch = self.log[self.at : self.at + count]
-            while batch:
-                plan, table = self.plan(batch)
-                for i, row in enumerate(plan.rows.tolist(), 1):
-                    yield key(table[row]), self._checkpoint(delivered=i)
-                if plan.replay is not None:
-                    self.replays += 1
-                    yield from self._replay(plan, table)
-                self.at += plan.consumed
-                batch = batch[plan.consumed :]
-                yield None, self._checkpoint()
-
-    def _replay(self, plan, table):
-        replay = ReplayFilter(plan.replay, JOURNAL)
-        span = [r for r in self.log if replay.begin <= r.begin < replay.end]
-        delivered = len(plan.rows)
-        while span:
-            size = self.rng.randrange(1, 6) if self.rng else len(span)
-            part, span = span[:size], span[size:]
-            for i in replay.keep(columns(part)).tolist():
-                at = part[i].clock, part[i].begin
-                yield key(part[i]), self._checkpoint(delivered=delivered, replayed=at)
-        tail = replay.tail(plan.table.take(plan.replay.tail)).tolist()
-        for i in tail:
-            yield key(table[plan.replay.tail[i]]), self._checkpoint()
-
-    def _checkpoint(self, **arguments):
-        def take(horizon=0):
-            with tiers(self.tier):
-                offset, states = self.sequencer.checkpoint(horizon, **arguments)
-            return offset, state_set(states)
-
-        def restore(*, stored=False):
-            offset, states = self.sequencer.checkpoint(**arguments)
-            if stored:
-                states = [s._replace(max_clock=None) for s in states]
-            return offset, states
-
-        take.restore = restore
-        return take
-
-    def deliver(self, size=None):
-        """Return the keys of all that's delivered."""
-        return [got for got, _ in self.rows(size) if got is not None]

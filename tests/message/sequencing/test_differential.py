@@ -20,15 +20,12 @@ from gazette_aio.message.ranges.committed import RangeState
 from gazette_aio.message.sequencing.rules import ACK, OUTSIDE
 from tests.message.sequencing.reference import Reference, states_in, states_of
 from tests.message.sequencing.sequencing import (
-    TIERS,
     A,
     B,
     C,
-    Columnar,
     Z,
     copies,
     key,
-    state_set,
 )
 
 JOURNAL = "test/journal"
@@ -358,31 +355,10 @@ class Expected:
         return [row.begin for row in rows if acks or row.flags != ACK]
 
 
-def columns_agree(rng, count, *, tier):
-    """Decide batches of columns, with a checkpoint at each message."""
-    log = random_log(rng, count)
-    want, delivered = Expected(log), 0
-    columnar = Columnar(log, rng=rng, tier=tier)
-    rows = [key(row) for delivered in want.delivered for row in delivered]
-    for got, checkpoint in columnar.rows(rng.choice((1, 8, 40, 100))):
-        if got is None:
-            continue
-        assert got == rows[delivered]
-        offsets, states = want.checkpoints[delivered]
-        assert checkpoint() == (offsets.get(JOURNAL, 0), state_set(states))
-        delivered += 1
-    assert delivered == len(rows)
-    offset, states = columnar.sequencer.checkpoint()
-    found = {int.from_bytes(s.producer): s.bounds for s in states}
-    assert (offset, found) == (log[-1].end, want.bounds[-1])
-    assert not columnar.replays
-
-
 WAYS = {
     "rows": partial(sequencer_agrees, ByRows()),
     "parts": partial(sequencer_agrees, ByBatches()),
     "rewinding": rewinding_agrees,
-    **{f"columns, {tier}": partial(columns_agree, tier=tier) for tier in TIERS},
 }
 
 

@@ -144,7 +144,8 @@ class Sequencer:
             taken += 1
             _, begin, end, clock, producer, flags, _ = row
             if not clock:
-                out.append(row)
+                if flags != ACK or not self._skips_acks:
+                    out.append(row)
             else:
                 known = producers.get(producer)
                 if known is None:

@@ -210,6 +210,21 @@ class LineSplitter(_ChunkSplitter):
         self._skipped: int = 0  # Bytes of a line that is too large. They aren't kept.
 
     @property
+    def is_skipping(self) -> bool:
+        """Whether the unfinished line, after all others were returned, is too large."""
+        return bool(self._skipped)
+
+    def take_partial(self) -> bytes:
+        """Remove the unfinished line, after all others were returned, and return its bytes.
+
+        There are none if it's too large.
+        """
+        partial = b"".join(self._partial)
+        self._offset += self._unsplit_bytes
+        self._drop()
+        return partial
+
+    @property
     def _unsplit_bytes(self) -> int:
         return self._skipped + self._partial_bytes + self._chunks_bytes - self._at
 

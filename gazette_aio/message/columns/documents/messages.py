@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.core import Batch
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from gazette_aio.message import json_adapter
-from gazette_aio.message.columnar.documents.decoder import DocumentDecoder
+from gazette_aio.message.columns.documents.decoder import DocumentDecoder
 from gazette_aio.protocol.errors import ConfigurationError
 
 REFUSED: dict[pa.DataType, dict[str, str]] = {

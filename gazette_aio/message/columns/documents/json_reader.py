@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.documents.conversion import (
+from gazette_aio.message.columns.documents.conversion import (
     Converter,
     Parsed,
     cast_to,
@@ -20,14 +20,14 @@ from gazette_aio.message.columnar.documents.conversion import (
     parse_keys,
     parse_texts,
 )
-from gazette_aio.message.columnar.documents.json_rows import RowReader
-from gazette_aio.message.columnar.documents.messages import parse, payloads_of
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.documents.json_rows import RowReader
+from gazette_aio.message.columns.documents.messages import parse, payloads_of
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.core import Schema
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from gazette_aio.message.columnar.documents.messages import Messages
+    from gazette_aio.message.columns.documents.messages import Messages
     from gazette_aio.message.core import Column, Field
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}

@@ -35,14 +35,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter, TypedCSVAdapter
-from gazette_aio.message.columnar.documents.conversion import convert_column
-from gazette_aio.message.columnar.documents.csv_reader import CSVReader
-from gazette_aio.message.columnar.documents.json_reader import JSONReader
-from gazette_aio.message.columnar.documents.nested import missing_values, relaxed, retyped
-from gazette_aio.message.columnar.documents.protobuf_reader import ProtobufReader
-from gazette_aio.message.columnar.pyarrow_api import pa
-from gazette_aio.message.columnar.records import METADATA_NAMES, VALUE_NAME
-from gazette_aio.message.envelopes.stamps import BadFrame
+from gazette_aio.message.columns.documents.conversion import convert_column
+from gazette_aio.message.columns.documents.csv_reader import CSVReader
+from gazette_aio.message.columns.documents.json_reader import JSONReader
+from gazette_aio.message.columns.documents.nested import missing_values, relaxed, retyped
+from gazette_aio.message.columns.documents.protobuf_reader import ProtobufReader
+from gazette_aio.message.columns.pyarrow_api import pa
+from gazette_aio.message.columns.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from gazette_aio.message.adapters import Adapter
-    from gazette_aio.message.columnar.documents.conversion import Parsed
-    from gazette_aio.message.columnar.documents.messages import Messages
+    from gazette_aio.message.columns.documents.conversion import Parsed
+    from gazette_aio.message.columns.documents.messages import Messages
     from gazette_aio.message.sequencing.columns import Indices
 
     class _Reader(Protocol):
@@ -64,6 +63,13 @@ if TYPE_CHECKING:
 _MAX_DEPTH = 64  # Of columns within columns. The core takes no more.
 
 
+class BadMessage(NamedTuple):
+    """A message that can't be decoded."""
+
+    position: int
+    error: Exception
+
+
 class Decoded(NamedTuple):
     """Columns of the documents of some rows, and errors of the others."""
 
@@ -71,7 +77,7 @@ class Decoded(NamedTuple):
     """Columns of the good rows."""
     good: Indices | None
     """Positions of the good rows among the rows to decode; None if all are good."""
-    bad: list[BadFrame]
+    bad: list[BadMessage]
     """Positions and errors of the bad rows, ascending."""
 
 
@@ -149,9 +155,9 @@ class DocumentDecoder:
         return batch
 
 
-def _bad_frames(errors: dict[int, Exception]) -> list[BadFrame]:
+def _bad_frames(errors: dict[int, Exception]) -> list[BadMessage]:
     # A traceback would keep the frames of functions alive, and with them whole blocks of lines.
-    return [BadFrame(row, errors[row].with_traceback(None)) for row in sorted(errors)]
+    return [BadMessage(row, errors[row].with_traceback(None)) for row in sorted(errors)]
 
 
 def check_schema(schema: Schema) -> None:

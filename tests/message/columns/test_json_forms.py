@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.message import json_adapter
-from gazette_aio.message.columnar.documents import json_reader
-from gazette_aio.message.columnar.documents.decoder import Decoded, DocumentDecoder
+from gazette_aio.message.columns.documents import json_reader
+from gazette_aio.message.columns.documents.decoder import Decoded, DocumentDecoder
 from gazette_aio.message.core.plain.documents import Schema
 from tests import extent
 

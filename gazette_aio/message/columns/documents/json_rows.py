@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gazette_aio.message.columnar.documents.json_cursor import Cursor, MalformedError, Shape
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.documents.json_cursor import Cursor, MalformedError, Shape
+from gazette_aio.message.columns.pyarrow_api import pa
 
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')  # msgspec takes no such names of members.
 _HINTS: Final = {"bool": bool, "int": int, "float": float, "decimal": Decimal, "str": str}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from gazette_aio.message.columnar.documents.conversion import (
+from gazette_aio.message.columns.documents.conversion import (
     Parsed,
     convert_values,
     decode_singly,
@@ -15,13 +15,13 @@ from gazette_aio.message.columnar.documents.conversion import (
     is_text,
     is_text_dictionary,
 )
-from gazette_aio.message.columnar.documents.messages import payloads_of
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.documents.messages import payloads_of
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from gazette_aio.message.adapters import ProtobufAdapter
-    from gazette_aio.message.columnar.documents.messages import Messages
+    from gazette_aio.message.columns.documents.messages import Messages
 
 _Getter = Callable[[Any], Any]
 _LABEL_REPEATED = 3

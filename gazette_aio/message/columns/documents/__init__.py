@@ -1,4 +1,4 @@
 """Documents of messages as Arrow columns, by format: JSON, CSV, and protobuf.
 
-Imports `message.columnar`, `message.adapters` and `protocol`.
+Imports `message.columns`, `message.adapters` and `protocol`.
 """

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gazette_aio.message import csv_adapter, json_adapter, protobuf_adapter, raw_adapter
-from gazette_aio.message.columnar.documents.decoder import Decoded, DocumentDecoder
+from gazette_aio.message.columns.documents.decoder import Decoded, DocumentDecoder
 from gazette_aio.message.core import Batch, Journal
 from gazette_aio.protocol.errors import ConfigurationError
 from tests import extent
@@ -308,7 +308,7 @@ HOSTILE = {
 _CHILD = """
 import sys
 import pyarrow as pa
-from tests.message.columnar.test_documents import HOSTILE, WIDE_DECODER, decode
+from tests.message.columns.test_documents import HOSTILE, WIDE_DECODER, decode
 for name, content in HOSTILE.items():
     lines = content.split(b"\\n")[:-1]
     decoded = decode(WIDE_DECODER, lines)

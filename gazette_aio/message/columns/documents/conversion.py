@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from gazette_aio.message.columnar.pyarrow_api import pa, pc
+from gazette_aio.message.columns.pyarrow_api import pa, pc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

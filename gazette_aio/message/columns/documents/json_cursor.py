@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from gazette_aio.message.columnar.documents.conversion import VALUE_ERRORS, bad_value
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.documents.conversion import VALUE_ERRORS, bad_value
+from gazette_aio.message.columns.pyarrow_api import pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

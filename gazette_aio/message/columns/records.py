@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.uuid import UNIX_EPOCH_TICKS
 
 if TYPE_CHECKING:

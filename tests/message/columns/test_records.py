@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gazette_aio.message.columnar.records import (
+from gazette_aio.message.columns.records import (
     METADATA_NAMES,
     VALUE_NAME,
     RecordBuilder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gazette_aio.message.columnar.documents.conversion import (
+from gazette_aio.message.columns.documents.conversion import (
     Converter,
     Parsed,
     cast_to,
@@ -14,13 +14,13 @@ from gazette_aio.message.columnar.documents.conversion import (
     is_text_dictionary,
     parse_texts,
 )
-from gazette_aio.message.columnar.documents.messages import payloads_of
-from gazette_aio.message.columnar.pyarrow_api import pa
+from gazette_aio.message.columns.documents.messages import payloads_of
+from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from gazette_aio.message.adapters import CSVAdapter
-    from gazette_aio.message.columnar.documents.messages import Messages
+    from gazette_aio.message.columns.documents.messages import Messages
 
 
 class CSVReader:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gazette_aio.message.columnar.pyarrow_api import pa, pc
+from gazette_aio.message.columns.pyarrow_api import pa, pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
