@@ -18,9 +18,11 @@ CONTINUE, ACK = 1, 2
 ROW_BYTES = 96
 """What a pending row takes beside its content."""
 
-State = tuple[bytes, int, int, int]
-"""A producer, its clock up to which messages are done, the largest one that is pending, or else the
+Bounds = tuple[int, int, int]
+"""Clock of a producer up to which messages are done, the largest one that is pending, or else the
 same, and the offset of the first pending message, or -1."""
+State = tuple[bytes, int, int, int]
+"""A producer, and its bounds."""
 
 
 class Producer:
@@ -41,12 +43,6 @@ class Producer:
         """Bytes that they count for."""
         self.missing: tuple[int, int] | None = None
         """Where the pending messages are that aren't at hand. The span follows."""
-
-    def add(self, clock: int, begin: int) -> None:
-        """Note a pending message."""
-        self.max = clock
-        if self.begin == -1:
-            self.begin = begin
 
     def close(self, clock: int) -> None:
         """Mark messages up to `clock` done, and none pending."""
@@ -117,16 +113,20 @@ class Sequencer:
         self._skips_acks = skips_acks
         self._is_exact = is_exact
         self._producers: dict[bytes, Producer] = {}
-        # Messages, and how many are delivered for each, until these were.
-        self._steps: deque[tuple[Row, int]] = deque()
+        # Messages, until all that was delivered for them was settled; and numbers of those for
+        # which any are delivered, and how many.
+        self._steps: list[Row] = []
+        self._commits: deque[tuple[int, int]] = deque()
+        self._first = 0  # Number of the first of them.
         self._undelivered = 0
-        # As of what was delivered.
-        self._settled: dict[bytes, Producer] = {}
+        # As of what was settled.
+        self._settled: dict[bytes, Bounds] = {}
         self._offset = self._checked = offset
         self._delivered = 0  # Messages of the first steps.
+        self._last: Row | None = None  # The last of them.
         for producer, low, high, begin in states:
             known = self._producers[producer] = Producer(low, high, begin)
-            self._settled[producer] = Producer(low, high, begin)
+            self._settled[producer] = low, high, begin
             if enters and -1 < begin < offset:
                 known.missing = begin, offset
 
@@ -136,8 +136,9 @@ class Sequencer:
         Returns:
             The number of messages taken.
         """
-        producers, note = self._producers, self._steps.append
+        producers, commits = self._producers, self._commits
         count = before = len(out)
+        first = self._first + len(self._steps) - 1
         taken = added_bytes = added_rows = 0
         # Hot: a call for each message would take longer than all else.
         for row in rows:
@@ -163,10 +164,12 @@ class Sequencer:
                     added_rows += 1
                 else:
                     self.passed = end
-            note((row, len(out) - count))
-            count = len(out)
+            if len(out) > count:
+                commits.append((first + taken, len(out) - count))
+                count = len(out)
             if self.replay is not None:
                 break
+        self._steps += rows if taken == len(rows) else rows[:taken]
         self.pending_bytes += added_bytes
         self.pending_rows += added_rows
         self._undelivered += count - before
@@ -267,7 +270,8 @@ class Sequencer:
         assert replay is not None
         self._commit(replay.span, replay.min, replay.ack, out)
         self._undelivered += len(out)
-        self._steps[-1] = replay.ack, replay.delivered + len(out)
+        if delivers := replay.delivered + len(out):
+            self._commits.append((self._first + len(self._steps) - 1, delivers))
 
     # What was delivered.
 
@@ -277,62 +281,85 @@ class Sequencer:
             raise ValueError("messages were settled before")
         self._undelivered -= count
         self._delivered += count
-        steps = self._steps
-        while steps:
-            row, delivers = steps[0]
-            is_replayed = self.replay is not None and len(steps) == 1
-            if delivers > self._delivered or is_replayed:
-                break
-            if not delivers and not self._delivered and not is_all:
-                break
-            self._delivered -= delivers
-            steps.popleft()
-            self._offset = row[END]
-            clock, flags = row[CLOCK], row[FLAGS]
-            if not clock:
-                continue
-            known = self._settled_of(row)
-            if flags == CONTINUE:
-                if clock > known.max:
-                    known.add(clock, row[BEGIN])
-            elif flags == ACK or clock > known.min:
-                known.close(clock)
-        if steps and last is not None and self._delivered:
-            # A part of a commit was delivered: its acknowledgement is read again after a restart.
-            row, _ = steps[0]
-            known = self._settled_of(row)
-            known.min, known.max, known.begin = last[CLOCK], row[CLOCK], last[BEGIN]
+        self._last = last or self._last
+        # Hot: the rest waits for a checkpoint, or for the last message of a batch.
+        if is_all:
+            self._apply_settled(is_all=True)
 
-    def _settled_of(self, row: Row) -> Producer:
-        known = self._settled.get(row[PRODUCER])
-        if known is None:
-            clock = row[CLOCK] - 1
-            known = self._settled[row[PRODUCER]] = Producer(clock, clock, -1)
-        return known
+    def _apply_settled(self, *, is_all: bool = False) -> None:
+        """Apply the rule to what was settled."""
+        steps, settled = self._steps, self._settled
+        if is_all and not self._undelivered and self.replay is None:
+            # States are those of what was read.
+            for name in {row[PRODUCER] for row in steps if row[CLOCK]}:
+                known = self._producers[name]
+                settled[name] = known.min, known.max, known.begin
+            self._delivered, done = 0, len(steps)
+            self._commits.clear()
+        else:
+            done = self._count_settled(is_all=is_all)
+            for row in steps[:done]:
+                if row[CLOCK]:
+                    settled[row[PRODUCER]] = _bounds_after(self._settled_of(row), row)
+        if done:
+            self._offset = steps[done - 1][END]
+            self._first += done
+            del steps[:done]
+        if steps and self._last is not None and self._delivered:
+            # A part of a commit was delivered: its acknowledgement is read again after a restart.
+            last = self._last
+            settled[steps[0][PRODUCER]] = last[CLOCK], steps[0][CLOCK], last[BEGIN]
+
+    def _count_settled(self, *, is_all: bool) -> int:
+        """Return how many of the first steps are settled, and take their messages off."""
+        done, commits = 0, self._commits
+        # What a replay delivers is known once it ends.
+        settled = len(self._steps) - (self.replay is not None)
+        while done < settled:
+            is_commit = bool(commits) and commits[0][0] == self._first + done
+            if is_commit and commits[0][1] <= self._delivered:
+                self._delivered -= commits.popleft()[1]
+            elif is_commit or not (self._delivered or is_all):
+                break
+            done += 1
+        return done
+
+    def _settled_of(self, row: Row) -> Bounds:
+        clock = row[CLOCK] - 1
+        return self._settled.get(row[PRODUCER], (clock, clock, -1))
 
     @property
     def has_pending(self) -> bool:
         """Whether a span began since the last checkpoint."""
-        return any(known.begin >= self._checked for known in self._settled.values())
+        self._apply_settled()
+        return any(begin >= self._checked for _, _, begin in self._settled.values())
 
     def checkpoint(self, horizon_ns: int) -> tuple[int, list[State]]:
         """Return the offset read through, and states of producers, as of what was delivered."""
+        self._apply_settled()
         self._checked = self._offset
         if horizon_ns > 0:
             self._prune(horizon_ns)
-        states = sorted(self._settled.items())
-        return self._offset, [(name, known.min, known.max, known.begin) for name, known in states]
+        return self._offset, [(name, *bounds) for name, bounds in sorted(self._settled.items())]
 
     def _prune(self, horizon_ns: int) -> None:
         """Forget producers whose clocks are older than the newest acknowledgement by a horizon."""
-        newest = max((known.min for known in self._settled.values()), default=0)
+        newest = max((low for low, _, _ in self._settled.values()), default=0)
         bound = max(newest - ((horizon_ns // 100) << 4), 0)
-        busy = {row[PRODUCER] for row, _ in self._steps}
-        for name in [name for name, known in self._settled.items() if known.max < bound]:
-            if name not in busy:
-                unknown, old, mixed, stale = self.remarks
-                stale += self._settled.pop(name).begin != -1
-                self.remarks = Remarks(unknown, old, mixed, stale)
-                known = self._producers.pop(name)
-                self.pending_bytes -= known.size
-                self.pending_rows -= len(known.span)
+        stale = {name for name, (_, high, _) in self._settled.items() if high < bound}
+        for name in stale.difference([row[PRODUCER] for row in self._steps]):
+            unknown, old, mixed, forgotten = self.remarks
+            forgotten += self._settled.pop(name)[2] != -1
+            self.remarks = Remarks(unknown, old, mixed, forgotten)
+            known = self._producers.pop(name)
+            self.pending_bytes -= known.size
+            self.pending_rows -= len(known.span)
+
+
+def _bounds_after(bounds: Bounds, row: Row) -> Bounds:
+    """Return the bounds of a producer after one of its messages."""
+    low, high, begin = bounds
+    clock, flags = row[CLOCK], row[FLAGS]
+    if flags == CONTINUE:
+        return (low, clock, row[BEGIN] if begin == -1 else begin) if clock > high else bounds
+    return (clock, clock, -1) if flags == ACK or clock > low else bounds
