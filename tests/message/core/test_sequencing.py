@@ -322,3 +322,25 @@ def test_a_message_costs_as_much_whatever_number_of_producers_is_known(form):
     list(driver.deliver())
     driver.journal.evict(0)
     assert driver.journal.pending_rows == 0
+
+
+def test_a_commit_is_settled_once_its_replay_ended(form):
+    """Its acknowledgement isn't returned, so that nothing is left to settle."""
+    driver = Frames(form, parse("A1c A2k"), max_pending_bytes=0, skip_acks=True)
+    journal = driver.journal
+    for frame in driver.frames:
+        journal.feed_frames([frame])
+        journal.work(ALL)
+    journal.begin_replay()
+    journal.feed_replay_frames(driver.frames[:1])
+    batch = journal.work(ALL)
+    journal.settle(batch, 0, 1)
+    assert journal.checkpoint() == (100, [(A, 1, 2, 0)])
+    assert len(journal.end_replay()) == 0
+    assert journal.checkpoint() == (200, [(A, 2, 2, -1)])
+
+
+def test_acknowledgements_without_a_clock_are_skipped_as_others(form):
+    log = parse("Z0k A0k A0c A1k")
+    assert names(Frames(form, log, skip_acks=True).deliver()) == "A0c"
+    assert names(Frames(form, log).deliver()) == "Z0k A0k A0c A1k"
