@@ -70,6 +70,13 @@ REFUSED: dict[pa.DataType, dict[str, str]] = {
         "1"
         * 50: "column 'v': Decimal type with precision 50 does not fit into precision inferred from first array element: 6",
     },
+    pa.decimal128(38, 10): {
+        "6" * 29: "column 'v': Rescaling Decimal value would cause data loss",
+    },
+    pa.list_(pa.decimal128(38, 10)): {
+        f"[{'6' * 29}]": "column 'v': Failed to convert JSON to decimal128(38, 10): "
+        f"{'6' * 29} requires scale 0",
+    },
     pa.timestamp("us"): {
         "1": "Expected `str | null`, got `int` - at `$.v`",
         '"x"': "column 'v': not of type timestamp[us]: 'x'",

@@ -22,7 +22,7 @@ SCALARS = [
     *(pa.string(), pa.large_string(), pa.binary(), pa.binary(3)),
     *(pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("ns"), pa.duration("us")),
     *(pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")),
-    *(pa.decimal128(6, 2), pa.decimal128(38, 38), pa.decimal256(50, 3), pa.decimal128(4, -1)),
+    *(pa.decimal128(6, 2), pa.decimal128(38, 38), pa.decimal256(50, 3), pa.decimal256(76, 40), pa.decimal128(4, -1)),
 ]  # fmt: skip
 NAMES = ["a", "b", "né", "a b", 'q"\\']
 names = st.sampled_from(NAMES)

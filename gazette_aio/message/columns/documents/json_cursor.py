@@ -347,15 +347,16 @@ def _why_no_decimal(text: str, kind: Any) -> str | None:
         return _not_decimal(text, kind)
     digits, fraction = match[1], match[2]
     precision = len(digits) + len(fraction)
+    most = 38 if kind.bit_width == 128 else 76  # Digits of a value of any scale.
     scale = len(fraction) - int((match[3] or "0")[:_MAX_DIGITS])
     if scale < 0:
-        if -scale > (38 if kind.bit_width == 128 else 76):
+        if -scale > most:
             return f"The string '{text}' cannot be represented as decimal{kind.bit_width}"
         precision, fraction, scale = precision - scale, fraction + "0" * -scale, 0
     failed = f"Failed to convert JSON to {kind}: {text} requires"
     if precision > kind.precision:
         return f"{failed} precision {precision}"
     dropped = scale - kind.scale
-    if dropped > 0 and (digits + fraction)[-dropped:].strip("0"):
+    if precision - dropped > most or (dropped > 0 and (digits + fraction)[-dropped:].strip("0")):
         return f"{failed} scale {scale}"
     return None

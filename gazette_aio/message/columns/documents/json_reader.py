@@ -147,8 +147,8 @@ def _spec(name: str, kind: Any) -> Field:
     if types.is_date(kind):
         return name, "date", [size], []
     if types.is_decimal(kind):
-        # Of a type with another scale, documents are read one by one.
-        is_usual = 0 <= kind.scale <= kind.precision
+        # Of a type with another scale, documents are read one by one: zeros apart.
+        is_usual = 0 <= kind.scale <= min(kind.precision, 38)
         return name, "decimal", [size, *((kind.precision, kind.scale) if is_usual else (0, 0))], []
     if types.is_floating(kind):
         return name, "float", [size], []
