@@ -6,6 +6,7 @@ read that the core can't read for certain, content of other framings is split, a
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
@@ -13,7 +14,7 @@ from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.core import Journal
 from gazette_aio.message.framing.base import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.framing.refusals import refused
-from gazette_aio.message.uuid import is_time_uuid
+from gazette_aio.message.uuid import ZERO_UUID, is_time_uuid
 from gazette_aio.protocol.errors import (
     FramingError,
     ReplayError,
@@ -102,6 +103,7 @@ class JournalContent:
         max_frame_bytes: Limit of the length of a message.
         max_pending_bytes: Limit of the pending messages that are retained.
         strict: Refuse UUIDs that are neither zero nor of version 1.
+        lenient: Take messages whose UUID can't be read for messages without one.
         skip_acks: Leave acknowledgements out.
         skip_errors: Return messages before and after bytes that are no message together, and not in
             the order of the content.
@@ -119,6 +121,7 @@ class JournalContent:
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         max_pending_bytes: int = DEFAULT_PENDING_BYTES,
         strict: bool = False,
+        lenient: bool = False,
         skip_acks: bool = False,
         skip_errors: bool = False,
         exact: bool = False,
@@ -136,6 +139,11 @@ class JournalContent:
         self._adapter = journal_format.adapter
         self._max_frame_bytes = max_frame_bytes
         self._strict = strict
+        self._lenient = lenient
+        self._frame_uuid = (
+            self._adapter.frame_uuid if isinstance(self._adapter, FrameUUIDAdapter) else None
+        )
+        self._text_place = None if strict else _text_place(self._adapter)
         self._decoder: Decoder | None = None
         framing = journal_format.framing
         if framing.splits == "frames":
@@ -255,8 +263,11 @@ class JournalContent:
         uuids: list[bytes] = []
         for payload in payloads:
             try:
-                uuids.append(uuid_of(self._adapter, payload, strict=self._strict).bytes)
+                uuids.append(self._uuid_of(payload))
             except Exception as error:  # noqa: BLE001 - returned after the messages before it.
+                if self._lenient:
+                    uuids.append(ZERO_UUID.bytes)
+                    continue
                 if uuids:
                     break
                 self._odd = payloads[1:]
@@ -264,6 +275,24 @@ class JournalContent:
                 return Refusal(error, *self.core.leave_out(), kind, payload)
         self._odd = ()
         return self.core.resolve(uuids)
+
+    def _uuid_of(self, payload: bytes) -> bytes:
+        if self._text_place is not None:
+            # Hot: only unusual messages need their adapter.
+            prefix, suffix, begin, end = self._text_place
+            text = payload[begin:end]
+            if (
+                text[8:24:5] == b"----"
+                and payload.startswith(prefix)
+                and payload.startswith(suffix, end)
+            ):
+                try:
+                    return unhexlify(text.replace(b"-", b"", 4))
+                except ValueError:
+                    pass  # The adapter words the error.
+        if self._frame_uuid is not None and not self._strict:
+            return self._frame_uuid(payload).bytes
+        return uuid_of(self._adapter, payload, strict=self._strict).bytes
 
     def _translate(self, found: Any) -> Found:
         match found:
@@ -360,6 +389,14 @@ def places(frames: Frames) -> list[tuple[bytes, int, int]]:
     """Return the payload, begin and end of each frame."""
     begins = (frames.begin, *frames.ends)
     return list(zip(frames.payloads, begins, frames.ends, strict=False))
+
+
+def _text_place(adapter: Adapter[Any]) -> tuple[bytes, bytes, int, int] | None:
+    """Return prefix, suffix, begin and end of UUIDs as text at a place that the core can't read."""
+    place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
+    if place is None or not place.text or _uuid_place(adapter)[1] is not None:
+        return None
+    return place.prefix, place.suffix, len(place.prefix), place.uuid_end
 
 
 def _uuid_place(adapter: Adapter[Any]) -> tuple[bytes | None, list[bytes] | None]:

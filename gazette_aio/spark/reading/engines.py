@@ -134,6 +134,7 @@ def rows_of(
     limits: Any = {
         "max_frame_bytes": MAX_FRAME_BYTES,
         "max_pending_bytes": max_pending_bytes,
+        "lenient": form.is_lenient,
         "skip_acks": not layout.options.include_acks,
         "skip_errors": layout.options.mode == "DROPMALFORMED",
     }

@@ -56,11 +56,17 @@ async def scan_uuids(  # noqa: PLR0917
 
     Cancellation: aborts.
     """
-    form = format_of(options, content_type).of_journal(journal)
-    bounds = RecordBounds(begin, end, head, lines=form.framing.is_lines, is_aligned=is_aligned)
-    scanner = _Scanner(
-        JournalContent(form, bounds.begin, max_frame_bytes=MAX_FRAME_BYTES, skip_errors=True)
+    form = format_of(options, content_type)
+    found = form.of_journal(journal)
+    bounds = RecordBounds(begin, end, head, lines=found.framing.is_lines, is_aligned=is_aligned)
+    reader = JournalContent(
+        found,
+        bounds.begin,
+        max_frame_bytes=MAX_FRAME_BYTES,
+        lenient=form.is_lenient,
+        skip_errors=True,
     )
+    scanner = _Scanner(reader)
     async with RangeContent(client, journal, bounds, options, step_bytes=step_bytes) as content:
         while pieces := await content.take():
             columns = await in_thread(scanner.scan, pieces)

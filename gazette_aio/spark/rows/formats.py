@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ca
 
 from gazette_aio.message.adapters import (
     CSVAdapter,
-    PlacedAdapter,
     UUIDPlace,
     json_adapter,
     protobuf_adapter,
@@ -40,7 +39,7 @@ from gazette_aio.spark.rows.keys import csv_key_reader, json_key_reader, protobu
 from gazette_aio.spark.types import KEY_COLUMN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from uuid import UUID
 
     from gazette_aio.message.adapters import Adapter
@@ -69,6 +68,11 @@ class Format(NamedTuple):
     framing: Framing | None
     """None if it's unknown: rows are then chunks of content."""
     adapter: Adapter[Any]
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether messages with an invalid UUID are read as messages without one."""
+        return self.kind == "raw"
 
     def of_journal(self, journal: str) -> JournalFormat[Any]:
         """Return the format of a journal's messages, if the framing is known.
@@ -100,8 +104,6 @@ def format_of(options: SourceOptions, content_type: str) -> Format:
     if framed is None:
         return Format(content_type, kind, framing, raw_adapter())
     adapter = adapter_of(framed, options.uuid, options.message_type)
-    if kind == "raw":
-        return Format(content_type, kind, framing, _LenientAdapter(adapter))
     return Format(content_type, kind, framing, adapter)
 
 
@@ -294,30 +296,3 @@ class _WireAdapter:
         if at != len(frame) or depth:
             raise ValidationError("message is truncated")
         return uuid_from_bytes(found) if found else ZERO_UUID
-
-
-class _LenientAdapter:
-    """Adapter of undecoded messages; an invalid UUID reads as the zero UUID."""
-
-    def __init__(self, inner: Adapter[Any]) -> None:
-        self._inner = inner
-        self._frame_uuid: Callable[[bytes], UUID] = cast("Any", inner).frame_uuid
-        self.uuid_place = inner.uuid_place if isinstance(inner, PlacedAdapter) else None
-
-    def decode(self, frame: bytes) -> bytes:
-        return frame
-
-    def encode(self, message: bytes, uuid: UUID) -> bytes:
-        return self._inner.encode(self._inner.decode(message), uuid)
-
-    def uuid(self, message: bytes) -> UUID:
-        return self.frame_uuid(message)
-
-    def acknowledgement(self, uuid: UUID) -> bytes:
-        return self._inner.acknowledgement(uuid)
-
-    def frame_uuid(self, frame: bytes) -> UUID:
-        try:
-            return self._frame_uuid(frame)
-        except Exception:  # noqa: BLE001 - any message which can't be parsed.
-            return ZERO_UUID
