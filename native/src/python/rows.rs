@@ -44,9 +44,7 @@ impl Stamper {
 
     /// Returns a UUID.
     fn uuid<'py>(&self, py: Python<'py>, clock: u64) -> Bound<'py, PyBytes> {
-        let mut uuid = Vec::with_capacity(36);
-        self.0.push_uuid(clock, &mut uuid);
-        PyBytes::new(py, &uuid)
+        self.0.with_uuid(clock, |uuid| PyBytes::new(py, uuid))
     }
 
     /// Returns a stamped line; None if the document isn't an object with members, on one line, or if
@@ -96,6 +94,12 @@ impl Stamper {
         first: u64,
         step: u64,
     ) -> PyResult<Bound<'py, PyList>> {
+        if heads
+            .as_ref()
+            .is_some_and(|heads| heads.len() != rests.len())
+        {
+            return Err(PyValueError::new_err("heads and rests aren't as many"));
+        }
         let mut clock = first;
         let stamped = PyList::empty(py);
         let mut message = Vec::new();
@@ -107,7 +111,8 @@ impl Stamper {
                 }
                 None => message.extend_from_slice(&self.0.head),
             }
-            self.0.push_uuid(clock, &mut message);
+            self.0
+                .with_uuid(clock, |uuid| message.extend_from_slice(uuid));
             message.extend_from_slice(&self.0.after);
             message.extend_from_slice(&rest.extract::<Cow<'_, [u8]>>()?);
             stamped.append(PyBytes::new(py, &message))?;

@@ -43,17 +43,25 @@ def test_messages_have_uuids_of_consecutive_clocks(
     assert stamped == [b"%b%b-%b" % part for part in parts]
 
 
-@given(clocks, steps, st.integers(0, 30))
-def test_lines_have_uuids_of_consecutive_clocks(first: int, step: int, count: int) -> None:
+@pytest.mark.parametrize("heads", [[b"h"], [b"h"] * 3])
+def test_messages_have_a_head_each(heads: list[bytes]) -> None:
+    with pytest.raises(ValueError, match=r"zip\(\)|heads"):
+        Stamper(b"", b"-", PRODUCER, 3).messages(heads, [b"r"] * 2, 1, 1)
+
+
+@given(clocks, steps, st.integers(0, 30), st.booleans())
+def test_lines_have_uuids_of_consecutive_clocks(
+    first: int, step: int, count: int, text: bool
+) -> None:
     documents = [b'{"n":%d}' % n for n in range(count)]
     lines = b"".join(document + b"\n" for document in documents)
-    stamper = Stamper(b'{"uuid":"', b'",', PRODUCER, 3)
+    stamper = Stamper(b'{"uuid":"', b'",', PRODUCER, 3, text=text)
 
     stamped = stamper.lines(lines, first, step)
 
     assert count_objects(lines, False) == count
     wanted = [
-        b'{"uuid":"%b","n":%d}\n' % (str(uuid).encode(), n)
+        b'{"uuid":"%b","n":%d}\n' % (str(uuid).encode() if text else uuid.bytes, n)
         for n, uuid in enumerate(uuids(first, step, count))
     ]
     assert stamped == b"".join(wanted)
@@ -141,6 +149,18 @@ def test_columns_are_encoded_as_their_values() -> None:
             assert table_lines([column]) == wanted, part.type
             assert wanted is not None
             assert wanted.count(b"\n") == len(part)
+
+
+def test_large_rows_before_many_small_ones_take_their_own_memory() -> None:
+    pa = pytest.importorskip("pyarrow")
+    from gazette_aio.message.publishing import arrow_values
+
+    texts = pa.array(["x" * (1 << 18)] * 64 + [None] * 1_000_000)
+
+    lines = table_lines([arrow_values.column_of("v", texts)])
+
+    assert lines is not None
+    assert len(lines) == 64 * ((1 << 18) + len('{"v":""}\n')) + 1_000_000 * len('{"v":null}\n')
 
 
 SHORT: list[tuple[str, int, int, list[bytes], list[Any]]] = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from binascii import hexlify
-from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gazette_aio.message.uuid import MASK_64, build_uuid
@@ -76,11 +75,11 @@ class Stamper:
         self, heads: Sequence[bytes] | None, rests: Sequence[bytes], first: int, step: int
     ) -> list[bytes]:
         """Return stamped messages, of their bytes before the UUID, by default `head`, and after."""
-        before: Iterable[bytes] = repeat(self._head) if heads is None else heads
+        before: Iterable[bytes] = [self._head] * len(rests) if heads is None else heads
         uuid, after = self.uuid, self._after
         return [
             b"".join((head, uuid(first + number * step & MASK_64), after, rest))
-            for number, (head, rest) in enumerate(zip(before, rests, strict=False))
+            for number, (head, rest) in enumerate(zip(before, rests, strict=True))
         ]
 
 
