@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, 
 import gazette_aio.protocol as pb
 from gazette_aio.aio import turns
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.message.adapters.base import Adapter, SplittingAdapter
+from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError, within
 from gazette_aio.protocol.journal import encodable
@@ -157,10 +157,22 @@ def splitter(adapter: Adapter[T]) -> Callable[[Sequence[T]], Encoded]:
     if not isinstance(adapter, SplittingAdapter):
         return list
     split = cast("SplittingAdapter[T]", adapter).split
-    if not isinstance(adapter, JSONAdapter):
-        return split
-    lines = cast("JSONAdapter[T]", adapter).lines
-    return lambda messages: lines(messages) or split(messages)
+    if isinstance(adapter, JSONAdapter):
+        lines = cast("JSONAdapter[T]", adapter).lines
+        return lambda messages: lines(messages) or split(messages)
+
+    def checked(messages: Sequence[T]) -> SplitMessages:
+        heads, between, rests = split(messages)
+        counts = {len(rests), len(rests if isinstance(heads, bytes) else heads)}
+        if counts != {len(messages)}:
+            name = f"{type(adapter).__name__}.split()"
+            found = " and ".join(map(str, sorted(counts)))
+            raise ValidationError(
+                f"{name} returned parts of {found} messages, given {len(messages)}"
+            )
+        return SplitMessages(heads, between, rests)
+
+    return checked
 
 
 async def rows_of_table(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -> Rows:

@@ -261,7 +261,7 @@ class Publisher(Generic[T]):
             raise
         gate = self._gate
         turn_bytes = gate.turn_bytes
-        route = self._open_routes.get(target)
+        route = self._open_routes.get(target) if isinstance(target, tuple) else None
         if route is not None and turn_bytes > 0 and owner is gate.owner and flags:
             # Hot: the journal has uncommitted messages, and nothing has to be awaited. This is
             # `_append_now()`.

@@ -22,7 +22,7 @@ from gazette_aio.message.uuid import (
 from gazette_aio.protocol.errors import MixedTransactionError, ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gazette_aio.client import AsyncAppend
     from gazette_aio.client.appends.journal_errors import ClearedError
@@ -36,6 +36,7 @@ Encoded = Lines | SplitMessages | list[Any]
 """Some messages of a batch: encoded, or as they are if their adapter can't split them."""
 
 _ANY_CLOCK: Final = 1 << 60
+_MOST_STAMPERS: Final = 8
 
 
 def merged(parts: Iterable[Encoded]) -> Iterator[Encoded]:
@@ -208,6 +209,8 @@ class Route(Generic[T]):
         key = head, after, flags
         stamper = self._stampers.get(key)
         if stamper is None:
+            if len(self._stampers) >= _MOST_STAMPERS:  # Each message may have a head of its own.
+                self._stampers.clear()
             stamper = Stamper(head, after, self.producer, flags, text=self.uuid_is_text)
             self._stampers[key] = stamper
         return stamper
@@ -243,7 +246,7 @@ class Routes(Generic[T]):
     def __init__(self, adapter: Adapter[T], journals: Journals) -> None:
         self.journals = journals
         """Journals of the Publisher and its views."""
-        self.open: dict[Target | Awaitable[Target], Route[T]] = {}
+        self.open: dict[Target, Route[T]] = {}
         """Routes of journals with uncommitted messages. It's never replaced by another object."""
         self._adapter = adapter
         self._by_target: dict[Target, Route[T]] = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, SplittingAdapter
+from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages
 from gazette_aio.message.adapters.csv import CSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
@@ -22,6 +22,7 @@ from gazette_aio.message.publishing.arrow_values import (
     encoder,
     json_values,
 )
+from gazette_aio.message.publishing.encoding import splitter
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class TableRows:
             raise ConfigurationError("the table has two columns of the same name")
         _check(self._table)
         self._adapter = adapter
+        self._split = splitter(adapter)
         self._names = [name for name in names if name not in METADATA_NAMES]
         self._is_values = self._names == [VALUE_NAME]
         if not self._is_values:
@@ -101,10 +103,7 @@ class TableRows:
         adapter = self._adapter
         if isinstance(adapter, JSONAdapter):
             return self._encode_json(rows, adapter, indices)
-        messages = self._messages(rows, indices)
-        if isinstance(adapter, SplittingAdapter):
-            return cast("SplittingAdapter[Any]", adapter).split(messages)
-        return messages
+        return self._split(self._messages(rows, indices))
 
     def _encode_json(
         self, rows: Any, adapter: JSONAdapter[Any], indices: range | list[int]

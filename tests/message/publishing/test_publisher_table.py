@@ -331,7 +331,7 @@ async def test_tables_which_cannot_be_published(monkeypatch):
     publisher = Publisher(BatchAppends(), json_adapter())
     with pytest.raises(ValidationError, match="either messages or a table"):
         await publisher.publish_committed_batch(ONE, [{}], table=batch)
-    for module in ("publishing.table_rows", "columnar.pyarrow_api"):
+    for module in ("publishing.table_rows", "columns.pyarrow_api"):
         monkeypatch.delitem(sys.modules, f"gazette_aio.message.{module}")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match=r"gazette-aio\[arrow\]"):

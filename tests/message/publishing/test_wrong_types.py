@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import tracemalloc
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pydantic
@@ -19,7 +20,15 @@ from gazette_aio.message import (
     protobuf_adapter,
     raw_adapter,
 )
+from gazette_aio.message.adapters import SplitMessages
+from gazette_aio.message.uuid import ZERO_UUID
+from gazette_aio.protocol.errors import ValidationError
 from tests.message.fakes import FakeAppends
+from tests.message.publishing.batch_fakes import BatchAppends
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
 
 NDJSON = "application/x-ndjson"
 LINES = "text/csv"
@@ -80,7 +89,7 @@ async def test_messages_of_a_subclass_or_of_an_unknown_class() -> None:
     await anything.publish_committed(lambda _: TARGET, {"number": 1})
 
 
-@pytest.mark.parametrize("mapped", ["a/journal", None])
+@pytest.mark.parametrize("mapped", ["a/journal", None, [*TARGET]])
 async def test_a_mapping_that_returns_no_pair(mapped: Any) -> None:
     async def later(_: object) -> Any:
         return mapped
@@ -99,6 +108,64 @@ async def test_a_mapping_that_returns_no_pair(mapped: Any) -> None:
         with pytest.raises(TypeError, match="mapping: expected a pair of journal and content"):
             await publisher.publish_uncommitted_batch(mapping, [{}])
     assert not appends.journals
+
+
+class Splitting:
+    """Adapter whose `split()` returns what it's given."""
+
+    uuid_is_text = True
+
+    def __init__(self, heads: bytes | list[bytes], rests: list[bytes]) -> None:
+        self.parts = SplitMessages(heads, b'"}', rests)
+
+    def decode(self, frame: bytes) -> bytes:
+        return frame
+
+    def encode(self, message: bytes, uuid: UUID) -> bytes:
+        return message
+
+    def uuid(self, message: bytes) -> UUID:
+        return ZERO_UUID
+
+    def acknowledgement(self, uuid: UUID) -> bytes:
+        return b"{}"
+
+    def split(self, messages: Sequence[bytes]) -> SplitMessages:
+        return self.parts
+
+
+@pytest.mark.parametrize(
+    ("heads", "rests"),
+    [(b"{", [b""]), (b"{", [b""] * 3), ([b"{"], [b""] * 2), ([b"{"] * 3, [b""] * 2)],
+)
+async def test_an_adapter_that_splits_to_another_number(
+    heads: bytes | list[bytes], rests: list[bytes]
+) -> None:
+    appends: Any = FakeAppends()
+    publisher = Publisher(appends, Splitting(heads, rests))
+    for publish in (publisher.publish_committed_batch, publisher.publish_uncommitted_batch):
+        with pytest.raises(
+            ValidationError, match=r"Splitting.split\(\) returned parts of .* messages, given [12]"
+        ):
+            await publish(TARGET, [b"1", b"2"])
+    assert not appends.journals
+
+
+async def test_memory_of_messages_that_split_at_heads_of_their_own() -> None:
+    appends: Any = BatchAppends()
+    adapter = Splitting(b"", [b""])
+    publisher = Publisher(appends, adapter)
+    await publisher.publish_uncommitted_batch(TARGET, [b""])
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            adapter.parts = SplitMessages(b"%01000d" % number, b"", [b""])
+            await publisher.publish_uncommitted_batch(TARGET, [b""])
+            appends.journals.clear()
+        appends.released.clear()
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_mapping_that_is_no_function() -> None:
