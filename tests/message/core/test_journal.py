@@ -417,3 +417,12 @@ def test_the_environment_names_the_form(name):
         assert "the compiled core of messages can't be loaded" in out.stderr or out.stdout
     else:
         assert out.stdout.strip() == name
+
+
+def test_a_smaller_limit_refuses_no_message(form):
+    journal = new(form, "lines", skip_errors=True, max_frame_bytes=100)
+    pending = line(A, 5, CONTINUE)
+    journal.feed(pending + b"x" * 100 + b"\n")
+    assert journal.work(ALL)[:2] == ("refused", "too_large")
+    journal.feed(line(A, 6, ACK))
+    assert [row[2] for row in rows(journal.work(len(pending)))] == [5, 6]

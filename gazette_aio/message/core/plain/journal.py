@@ -272,7 +272,7 @@ class Journal:
                 self._sequencer.evict(self._max_pending_bytes)
             may_hold = size < limit_bytes and self._again is None and not self._is_blocked
             if self._skip_errors and may_hold and (refused := self._refused()):
-                self._held, self._held_bytes = out, size
+                self._held, self._held_bytes = out, size if out else 0
                 return refused
             return Batch(out) if out else self._other(count)
 
