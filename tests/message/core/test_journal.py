@@ -288,15 +288,16 @@ def test_pending_messages_do_not_keep_their_chunks(form):
 MEMORY = """
 import resource, sys
 from gazette_aio.message import core
-from tests.message.core.journals import ALL, A, B, CONTINUE, ACK, delivered, line, new
-
-journal = new(core, max_pending_bytes=8 << 20)
-delivered(journal)
+from tests.message.core.journals import *
 
 def rss():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
+"""
+LONG_TRANSACTION = """
+journal = new(core, max_pending_bytes=8 << 20)
+delivered(journal)
 clock = 1
 def feed(count):
     global clock
@@ -313,18 +314,44 @@ before = rss()
 feed(2000)  # 270 MB, and of them 2000 pending messages.
 print(core.FORM, rss() - before, journal.pending_bytes)
 """
+MANY_PRODUCERS = """
+journal = new(core)
+def feed(producers):
+    for producer in producers:
+        flags = [CONTINUE] * 39 + [ACK]
+        journal.feed(b"".join(line(producer.to_bytes(6), 9 + i, f) for i, f in enumerate(flags)))
+        delivered(journal)
+
+feed(range(100))
+before = rss()
+feed(range(100, 2000))
+print(core.FORM, rss() - before, journal.pending_bytes)
+"""
+
+
+def memory_of(form, script):
+    """Return by how much the memory grew while a script ran, and its pending bytes."""
+    name = "plain" if form.__name__.endswith("plain") else "native"
+    environment = {**os.environ, "GAZETTE_AIO_CORE": name}
+    command = [sys.executable, "-c", MEMORY + script]
+    out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    used, grown, pending = out.stdout.split()
+    assert used == name
+    return int(grown), int(pending)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it's told by /proc")
 def test_a_long_transaction_on_top_of_small_ones_takes_little_memory(form):
-    name = "plain" if form.__name__.endswith("plain") else "native"
-    environment = {**os.environ, "GAZETTE_AIO_CORE": name}
-    command = [sys.executable, "-c", MEMORY]
-    out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    used, grown, pending = out.stdout.split()
-    assert used == name
-    assert int(pending) > 300_000
-    assert int(grown) < 8 << 20
+    grown, pending = memory_of(form, LONG_TRANSACTION)
+    assert pending > 300_000
+    assert grown < 8 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it's told by /proc")
+def test_producers_without_pending_messages_take_little_memory(form):
+    grown, pending = memory_of(form, MANY_PRODUCERS)
+    assert pending == 0
+    assert grown < 4 << 20
 
 
 def test_the_budget_is_kept_by_each_step(form):
