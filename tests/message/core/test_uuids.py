@@ -42,10 +42,6 @@ NAMES = (
 SPACES = (b"",) * 8 + (b" ", b"\t", b"\r", b"  \n")
 
 
-# The adapter refuses a text or number even if another member follows that replaces it.
-UNSURE = object()
-
-
 def document(rng, depth=0):
     """Return bytes that are mostly JSON, with UUIDs here and there."""
     if depth and rng.random() < 0.6:
@@ -90,10 +86,8 @@ def wanted(adapter, payload):
             uuid = parse_uuid(text) if b"\\" not in text else adapter.frame_uuid(payload)
         else:
             uuid = adapter.frame_uuid(payload)
-    except UnicodeDecodeError:
-        return None, UNSURE
-    except (msgspec.MsgspecError, ValidationError, RecursionError) as error:
-        return None, UNSURE if "out of range" in str(error) else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValidationError, RecursionError):
+        return None, None
     is_explicit = not is_time_uuid(uuid) or not uuid.int
     return uuid, (get_clock(uuid), int(get_flags(uuid)), get_producer_id(uuid), is_explicit)
 
@@ -110,8 +104,6 @@ def test_adapters_read_the_same(form, seed):
             payload = PREFIX[:-1] + damaged(rng, text)
         uuid, want = wanted(adapter, payload)
         got = read(form, payload)
-        if want is UNSURE:
-            continue
         assert got is None or got == want, payload
         strict = read(form, payload, strict=True)
         is_valid = uuid is not None and is_time_uuid(uuid)

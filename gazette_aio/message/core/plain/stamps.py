@@ -142,16 +142,12 @@ class StampReader:
             return None
         for _ in range(self._depth):
             value = None if value is None else value.member
-        text = b"null" if value is None else bytes(value)
-        if text == b"null":
-            return _ZERO
-        # Raw: text that has escapes isn't canonical.
-        return _raw_of(text[1:-1]) if text.startswith(b'"') else None
+        return _ZERO if value is None else _raw_of(value.encode())
 
 
 def _nested(path: Sequence[bytes]) -> Any:
-    """Return a type that decodes the member at `path` only, as raw bytes."""
-    kind: Any = msgspec.Raw
+    """Return a type that decodes the member at `path` only."""
+    kind: Any = str | None
     for name in reversed(path):
         field = msgspec.field(default=None, name=name.decode())
         kind = msgspec.defstruct("Stamped", [("member", kind, field)]) | None
