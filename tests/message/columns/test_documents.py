@@ -277,6 +277,7 @@ def test_all_evil_documents_are_as_expected():
         b'{"name":"\\u0000"}',
         b'{"na\\u006de":"x"}',
         b'{"zz":Infinity}',
+        b'{"zz":1e400}',
         b'{"id":-0}',
         b'{"zz":1,"zz":2}',
         b'{"at":"2024-01-01"}',
@@ -367,7 +368,7 @@ def test_repeated_members():
     decoded = decode(json_decoder(("id", pa.int64())), lines)
     assert [row for row, _ in decoded.bad] == sorted([*range(0, 1000, 10), 7, 9])
     assert errors(decoded)[0] == "column 'id': there are several values"
-    assert "specified twice" in errors(decoded)[7]
+    assert errors(decoded)[7] == "column 'id': there are several values"
 
 
 def test_threads_and_documents_of_several_lines():
@@ -450,7 +451,7 @@ def test_errors_tell_what_is_wrong():
         0: "blank line",
         1: "document is not an object but list",
         2: "Expected `int | null`, got `str` - at `$.id`",
-        3: "column 'id': Value 300 too large to fit in C integer type",
+        3: "column 'id': 300 is out of the range of int8",
         4: "column 'at': not of type timestamp[us]: 'yesterday'",
         5: "column 'at': Failed to parse string: '2024-02-30T00:00:00' as a scalar of type "
         "timestamp[us]",
@@ -808,7 +809,7 @@ def test_names_which_json_escapes(outer):
 def test_bad_documents_of_maps_are_told_apart():
     messages = [
         b'{"id":1,"m":{"a":1}}',
-        b'{"id":"x","m":{"a":2}}',  # Refused by pyarrow.
+        b'{"id":"x","m":{"a":2}}',
         b'{"id":3,"m":{"a":300}}',
         b'{"id":4,"m":[1]}',
         b"nothing",
@@ -820,16 +821,15 @@ def test_bad_documents_of_maps_are_told_apart():
     ]
     decoded = decode(json_decoder(*MAPS), messages)
     assert [row and row["id"] for row in verdicts(decoded, len(messages))] == [
-        1, None, None, None, None, None, None, None, 9, None
+        1, None, None, None, None, None, None, 8, 9, None
     ]  # fmt: skip
     assert errors(decoded)[2].startswith("column 'm': ")
     assert errors(decoded)[5].startswith("column 'days': ")
-    # Without other columns, nothing is left to pyarrow.
     alone = decode(json_decoder(*MAPS[1:2]), messages)
     assert [row if row is None else row["m"] for row in verdicts(alone, len(messages))] == [
-        [("a", 1)], [("a", 2)], None, None, None, None, None, None, None, None
+        [("a", 1)], [("a", 2)], None, None, None, None, None, [("b", 8)], None, None
     ]  # fmt: skip
-    assert list(errors(alone)) == [2, 3, 4, 6, 7, 9]
+    assert list(errors(alone)) == [2, 3, 4, 6, 9]
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.struct([]), pa.null()], ids=str)

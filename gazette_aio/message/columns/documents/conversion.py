@@ -193,18 +193,6 @@ def parse_floats(kind: Any) -> Converter:
     return Converter(convert)
 
 
-def parse_decimals(kind: Any) -> Converter:
-    """Return a converter of numbers' texts, with digits of the scale of `kind`, to that type."""
-
-    def convert(column: Any) -> Any:
-        try:
-            return column.cast(kind)
-        except pa.ArrowInvalid:
-            raise ValueError(f"number has more digits than {kind}") from None
-
-    return Converter(convert)
-
-
 def parse_dates(kind: Any) -> Converter:
     """Return a converter of ISO dates to type `kind`."""
     return Converter(cast_to(kind).convert, f"^{_YEAR}{_DAY}$")

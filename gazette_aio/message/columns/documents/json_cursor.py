@@ -1,20 +1,16 @@
 """Cursor over one JSON document that msgspec takes, or only refuses for what isn't JSON proper.
 
-It's the reference of the core's cursor. As columns take documents, NaN and infinity are numbers,
-which no column holds, and a number whose exponent is beyond a double's is an error.
+It's the reference of the core's cursor. NaN and infinity are numbers, which no column holds.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from decimal import Context, Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
-from gazette_aio.message.columns.documents.conversion import VALUE_ERRORS, bad_value
+from gazette_aio.message.columns.documents.conversion import bad_value
 from gazette_aio.message.columns.pyarrow_api import pa
 
 if TYPE_CHECKING:
@@ -25,18 +21,15 @@ _STRING: Final = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"'
 _MEMBER: Final = re.compile(rf"[ \t\r\n]*({_STRING})[ \t\r\n]*:")
 _TOKEN: Final = re.compile(
     rf"[ \t\r\n]*(?:(?P<str>{_STRING})"
-    r"|(?P<float>-?(?:0|[1-9]\d*+)(?=[.eE])(?:\.(\d+))?(?:[eE]\+?(-?\d+))?)(?![.eE])"
+    r"|(?P<float>-?(?:0|[1-9]\d*+)(?=[.eE])(?:\.\d+)?(?:[eE][+-]?\d+)?)(?![.eE])"
     r"|(?P<int>-?(?:0|[1-9]\d*+))(?![.eE\d])"
     r"|(?P<bool>true|false)|(?P<null>null)|(?P<object>\{)|(?P<array>\[)"
     r"|(?P<constant>-?(?:NaN|Inf(?:inity)?)))",
     re.ASCII,
 )
-_DECIMAL: Final = re.compile(r"[+-]?(?=\.?\d)0*(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?", re.ASCII)
-_WIDE: Final = Context(prec=200)  # No decimal of Arrow has more than 76 digits.
-_MAX_EXPONENT: Final = 308
+_DECIMAL: Final = re.compile(r"[+-]?(?=\.?\d)\d*\.?\d*(?:[eE][+-]?\d+)?", re.ASCII)
+_MAX_SHOWN: Final = 80  # Characters of a value, in errors.
 _MAX_DIGITS: Final = 4000  # Of an integer that Python is willing to convert.
-_NUMBER, _FORM, _TYPE = range(3)
-"""Ranks of errors: of any number, of the form of a value, of its type."""
 _FORMS: Final = {  # Those of tokens that are values of a form.
     "bool": ("bool",),
     "int": ("int",),
@@ -47,7 +40,6 @@ _FORMS: Final = {  # Those of tokens that are values of a form.
     "object": ("object",),
     "map": ("object",),
 }
-_PYARROW_FORMS: Final = {"str": "string", "bool": "boolean"}
 
 
 class Shape(NamedTuple):
@@ -93,72 +85,37 @@ class Cursor:
     Args:
         text: The document, which begins with a brace.
         shape: Shape of the document.
-        has_maps: Whether members have maps. Then the last one of several values of a member counts,
-            constants such as NaN are errors, and numbers are checked when they're converted.
     """
 
-    def __init__(self, text: str, shape: Shape, *, has_maps: bool) -> None:
+    def __init__(self, text: str, shape: Shape) -> None:
         self._text = text
         self._at = 0
         self._shape = shape
-        self._names = list(shape.children)
-        self._has_maps = has_maps
-        self._name = self._names[0]
-        self._faults: dict[tuple[int, int], ValueError] = {}
-        self._has_misfits = False
+        self._column = ""
 
     def read(self) -> dict[str, Any]:
-        """Return the members. Floats and decimals are texts, and maps are lists of pairs.
+        """Return the members. Floats are texts, and maps are lists of pairs.
 
         Raises:
             ValueError: A member has several values, or a value doesn't fit its type.
             MalformedError: The text isn't JSON.
         """
-        seen = Counter[str]()
-        members: dict[str, Any] = {}
         self._expect("{")
-        for _ in self._elements("}"):
-            name = self._member()
-            if (shape := self._shape.children.get(name)) is None:
-                self._skip()
-            else:
-                self._name = name
-                seen[name] += 1
-                members[name] = self._value(shape, f"/{name}")
+        members: dict[str, Any] = self._object(self._shape, "$")
         if _SPACE.fullmatch(self._text, self._at) is None:
             raise MalformedError
-        for name, count in seen.items():
-            if count > 1:
-                self._repeat(name)
-        for name in self._names if self._has_misfits else ():
-            if (error := _misfit_of(members.get(name))) is not None:
-                raise bad_value(name, error)
-        if self._faults:
-            raise self._faults[min(self._faults)]
         return members
 
-    def _repeat(self, name: str) -> None:
-        if any(self._text.count(msgspec.json.encode(each).decode()) > 1 for each in self._names):
-            raise bad_value(name, "there are several values")
-        self._name = name  # Escapes hide one of its names.
-        self._fault(_FORM, f"Column(/{name}) was specified twice")
-
-    def _fault(self, rank: int, text: object) -> None:
-        """Note an error of the present column. That of the first column is raised in the end."""
-        if not self._has_maps:
-            name = self._names[0] if rank == _NUMBER else self._name
-            place = -1 if rank == _NUMBER else self._names.index(name)
-            self._faults.setdefault((place, rank), bad_value(name, text))
+    def _bad(self, text: str, place: str) -> ValueError:
+        """Return the error of a value at a place such as `$.tags[...]`."""
+        is_nested = place != f"$.{self._column}"
+        return bad_value(self._column, f"{text} - at `{place}`" if is_nested else text)
 
     def _token(self) -> re.Match[str]:
         token = _TOKEN.match(self._text, self._at)
         if token is None:
             raise MalformedError
         self._at = token.end()
-        if token.lastgroup == "constant" and self._has_maps:
-            raise ValueError("text isn't JSON")
-        if token.lastgroup == "float" and _is_too_big(token):
-            self._fault(_NUMBER, "Number too big to be stored in double.")
         return token
 
     def _takes(self, text: str) -> bool:
@@ -216,7 +173,6 @@ class Cursor:
                 return
 
     def _value(self, shape: Shape, place: str) -> Any:
-        """Return the value of a shape, at a place such as `/tags/[]`."""
         token = self._token()
         got = token.lastgroup or ""
         if got == "null":
@@ -224,22 +180,19 @@ class Cursor:
         if got == "constant":
             if shape.form == "float":
                 return "inf"  # Its column refuses infinity.
-            self._fault(*_constant(shape, token[got], place))
-            return None
+            raise self._bad(f"{token[got]} isn't of type {shape.kind}", place)
         text = _plain(token[got]) if got == "str" else token[got]
         if got not in _FORMS[shape.form]:
-            path = "$" + place.replace("/[]", "[...]").replace("/", ".")
             form = "object" if shape.form == "map" else shape.form
-            raise ValueError(f"Expected `{form} | null`, got `{got}` - at `{path}`")
-        is_nested = place != f"/{self._name}"
+            raise ValueError(f"Expected `{form} | null`, got `{got}` - at `{place}`")
         match shape.form:
             case "int":
-                return self._integer(text, shape.kind, is_nested=is_nested)
+                return self._integer(text, shape.kind, place)
             case "decimal":
-                return self._decimal(text, shape.kind, is_nested=is_nested)
+                return self._decimal(text, shape.kind, place)
             case "array":
                 item = shape.children["[]"]
-                return [self._value(item, f"{place}/[]") for _ in self._elements("]")]
+                return [self._value(item, f"{place}[...]") for _ in self._elements("]")]
             case "map" | "object":
                 return self._object(shape, place)
             case form:
@@ -254,54 +207,30 @@ class Cursor:
             if child is None:
                 self._skip()
                 continue
-            if name in members:
-                self._fault(_FORM, f"Column({place}/{name}) was specified twice")
-            members[name] = self._value(child, f"{place}/{'[]' if is_map else name}")
+            if shape is self._shape:
+                self._column = name
+            inner = f"{place}[...]" if is_map else f"{place}.{name}"
+            if name in members and not is_map:
+                raise self._bad("there are several values", inner)
+            members[name] = self._value(child, inner)
         return list(members.items()) if is_map else members
 
-    def _misfit(self, value: Any, kind: Any) -> Exception | None:
-        """Return the error of a value that a type doesn't hold, or None."""
-        try:
-            pa.scalar(value, kind)
-        except VALUE_ERRORS as error:
-            self._has_misfits = True
-            return error.with_traceback(None)
-        return None
-
-    def _integer(self, text: str, kind: Any, *, is_nested: bool) -> int | Exception | None:
+    def _integer(self, text: str, kind: Any, place: str) -> int:
         value = int(text[:_MAX_DIGITS])
         is_unsigned = pa.types.is_unsigned_integer(kind)
         bits: int = kind.bit_width - (not is_unsigned)
-        fits = (0 if is_unsigned else -(1 << bits)) <= value < 1 << bits
-        if not fits and (self._has_maps or not is_nested):
-            return self._misfit(value, kind)
-        if not fits or (text == "-0" and is_unsigned):
-            self._fault(_TYPE, f"Failed to convert JSON to {kind}, couldn't parse:{text}")
-        return value if fits else None
+        if not (0 if is_unsigned else -(1 << bits)) <= value < 1 << bits:
+            raise self._bad(f"{text[:_MAX_SHOWN]} is out of the range of {kind}", place)
+        return value
 
-    def _decimal(self, text: str, kind: Any, *, is_nested: bool) -> str | Exception | None:
+    def _decimal(self, text: str, kind: Any, place: str) -> Decimal:
+        if _DECIMAL.fullmatch(text) is None:
+            raise self._bad(f"not a decimal number: {text[:_MAX_SHOWN]!r}", place)
+        exact = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
         try:
-            value = Decimal(text)
-        except InvalidOperation:
-            value = None
-        if value is None:
-            raise bad_value(self._name, "Invalid decimal string")
-        reason = None if self._has_maps else _why_no_decimal(text, kind)
-        if reason is not None:
-            self._fault(_TYPE, reason)
-        if self._has_maps or (reason is not None and not is_nested):
-            misfit = self._misfit(value, kind)
-            if misfit is not None:
-                return misfit
-        if reason is not None:
-            return None
-        return f"{value.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE):f}"
-
-
-def _is_too_big(token: re.Match[str]) -> bool:
-    """Tell whether the exponent of a number is surely beyond that of a double, of 17 digits."""
-    exponent = int((token[4] or "0")[:_MAX_DIGITS])
-    return exponent > _MAX_EXPONENT + min(len(token[3] or ""), 17)
+            return Decimal(text).quantize(Decimal((0, (1,), -kind.scale)), context=exact)
+        except (Inexact, InvalidOperation):
+            raise self._bad(f"{text[:_MAX_SHOWN]} has more digits than {kind}", place) from None
 
 
 def _plain(quoted: str) -> str:
@@ -312,51 +241,3 @@ def _plain(quoted: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in content):
         raise MalformedError
     return content
-
-
-def _misfit_of(value: Any) -> Exception | None:
-    """Return the first error within a value, where it's in place of a value that didn't fit."""
-    if isinstance(value, Exception):
-        return value
-    inner: list[Any] = []
-    if isinstance(value, dict):
-        inner += cast("dict[str, Any]", value).values()
-    elif isinstance(value, list | tuple):
-        inner += cast("list[Any]", value)
-    return next((error for each in inner if (error := _misfit_of(each)) is not None), None)
-
-
-def _constant(shape: Shape, text: str, place: str) -> tuple[int, str]:
-    """Return the rank and the text of an error: a column can't hold NaN or infinity."""
-    if shape.form == "int":
-        return _TYPE, f"Failed to convert JSON to {shape.kind}, couldn't parse:{text}"
-    if shape.form == "decimal":
-        return _TYPE, _not_decimal(text, shape.kind)
-    form = _PYARROW_FORMS.get(shape.form, shape.form)
-    return _FORM, f"Column({place}) changed from {form} to number"
-
-
-def _not_decimal(text: str, kind: Any) -> str:
-    return f"The string '{text}' is not a valid decimal{kind.bit_width} number"
-
-
-def _why_no_decimal(text: str, kind: Any) -> str | None:
-    """Return why a number doesn't fit a type of decimals, unless it only has too many digits."""
-    match = _DECIMAL.fullmatch(text)
-    if match is None:
-        return _not_decimal(text, kind)
-    digits, fraction = match[1], match[2]
-    precision = len(digits) + len(fraction)
-    most = 38 if kind.bit_width == 128 else 76  # Digits of a value of any scale.
-    scale = len(fraction) - int((match[3] or "0")[:_MAX_DIGITS])
-    if scale < 0:
-        if -scale > most:
-            return f"The string '{text}' cannot be represented as decimal{kind.bit_width}"
-        precision, fraction, scale = precision - scale, fraction + "0" * -scale, 0
-    failed = f"Failed to convert JSON to {kind}: {text} requires"
-    if precision > kind.precision:
-        return f"{failed} precision {precision}"
-    dropped = scale - kind.scale
-    if precision - dropped > most or (dropped > 0 and (digits + fraction)[-dropped:].strip("0")):
-        return f"{failed} scale {scale}"
-    return None

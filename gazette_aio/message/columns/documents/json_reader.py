@@ -15,7 +15,6 @@ from gazette_aio.message.columns.documents.conversion import (
     convert_fields,
     is_text,
     is_text_dictionary,
-    parse_decimals,
     parse_floats,
     parse_keys,
     parse_texts,
@@ -98,7 +97,7 @@ def _reading_of(kind: Any, *, in_core: bool) -> tuple[Any, Converter | None]:
     if is_text(kind) or types.is_boolean(kind) or types.is_integer(kind):
         return kind, None
     if types.is_decimal128(kind) or types.is_decimal256(kind):
-        return (kind, None) if in_core else (pa.string(), parse_decimals(kind))
+        return kind, None
     if types.is_float32(kind) or types.is_float64(kind):
         return (kind, None) if in_core else (pa.string(), parse_floats(kind))
     if in_core and (types.is_timestamp(kind) or types.is_date(kind)):

@@ -16,13 +16,10 @@ from gazette_aio.message.columns.pyarrow_api import pa
 
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')  # msgspec takes no such names of members.
 _HINTS: Final = {"bool": bool, "int": int, "float": float, "decimal": Decimal, "str": str}
-_OUT_OF_RANGE: Final = "Number out of range"
 
 
 class RowReader:
     """Reads columns of JSON documents one by one.
-
-    Columns with maps are read after others, as another document.
 
     Args:
         fields: Columns to read.
@@ -30,73 +27,49 @@ class RowReader:
     """
 
     def __init__(self, fields: list[Any], kinds: list[Any]) -> None:
-        self._fields = fields
-        self._kinds = kinds
-        self._groups: list[_Group] = []
-        for has_maps in (False, True):
-            places = [at for at, field in enumerate(fields) if has_map(field.type) == has_maps]
-            if places:
-                shape = Shape.of_object([fields[place] for place in places])
-                self._groups.append(_Group(places, shape, has_maps=has_maps))
+        self._columns = [(field.name, kind) for field, kind in zip(fields, kinds, strict=True)]
+        self._shape = Shape.of_object(fields)
+        self._check = msgspec.json.Decoder(_hint(self._shape), float_hook=Decimal).decode
 
     def read(self, documents: list[bytes], errors: dict[int, Exception]) -> list[Any]:
-        """Return columns of documents, whose bad ones have any values.
+        """Return columns of documents, whose bad ones have nulls.
 
         Args:
             documents: The documents.
             errors: Takes the errors of bad documents by index.
         """
-        texts: list[str | None] = []
+        rows: list[dict[str, Any]] = []
         for row, document in enumerate(documents):
-            text = _text_of(document)
-            if isinstance(text, Exception):
-                errors[row], text = text, None
-            texts.append(text)
-        columns: list[Any] = [None] * len(self._fields)
-        for group in self._groups:
-            rows: list[dict[str, Any]] = []
-            for row, text in enumerate(texts):
-                found = {} if text is None or row in errors else group.read(text)
-                if isinstance(found, Exception):
-                    errors[row], found = found, {}
-                rows.append(found)
-            for place in group.places:
-                values = [members.get(self._fields[place].name) for members in rows]
-                columns[place] = pa.array(values, self._kinds[place])
-        return columns
+            found = self._read(document)
+            if isinstance(found, Exception):
+                errors[row], found = found, {}
+            rows.append(found)
+        return [
+            pa.array([members.get(name) for members in rows], kind) for name, kind in self._columns
+        ]
 
-
-class _Group:
-    """Columns that are read together."""
-
-    def __init__(self, places: list[int], shape: Shape, *, has_maps: bool) -> None:
-        self.places = places
-        self._shape = shape
-        self._has_maps = has_maps
-        self._decode = msgspec.json.Decoder(_hint(shape), float_hook=Decimal).decode
-
-    def read(self, text: str) -> dict[str, Any] | Exception:
+    def _read(self, document: bytes) -> dict[str, Any] | Exception:
         """Return the members of a document, or its error."""
-        refusal: msgspec.DecodeError | None = None
+        text = _text_of(document)
+        if not isinstance(text, str):
+            return text or {}
+        refusal: Exception = ValueError("text isn't JSON")
         try:
-            self._decode(text + "\n")
+            self._check(text + "\n")
         except msgspec.ValidationError as error:
-            refusal = error
-            # Columns of floats refuse infinity themselves.
-            if self._has_maps or not str(error).startswith(_OUT_OF_RANGE):
-                return error
+            return error
         except msgspec.DecodeError as error:
-            refusal = error
             if "NaN" not in text and "Inf" not in text:
                 return error
+            refusal = error
         except RecursionError:
             pass
         try:
-            return Cursor(text, self._shape, has_maps=self._has_maps).read()
+            return Cursor(text, self._shape).read()
         except MalformedError:
-            return refusal or ValueError("text isn't JSON")
+            return refusal
         except ValueError as error:
-            return refusal if isinstance(refusal, msgspec.ValidationError) else error
+            return error
 
 
 def _hint(shape: Shape) -> Any:
@@ -113,15 +86,6 @@ def _hint(shape: Shape) -> Any:
         for at, (name, child) in enumerate(shape.children.items())
     ]
     return msgspec.defstruct("Document", fields)
-
-
-def has_map(kind: Any) -> bool:
-    """Return whether a type is that of a map, or has one within."""
-    if pa.types.is_map(kind):
-        return True
-    if not pa.types.is_nested(kind):
-        return False
-    return any(has_map(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _text_of(document: bytes) -> str | Exception | None:
