@@ -16,6 +16,7 @@ import gazette_aio
 from gazette_aio.cli.app import cli as app
 from gazette_aio.cli.serve import serve
 from gazette_aio.client import connect
+from gazette_aio.message.core import FORM
 from gazette_aio.testing import create_journals, journal_spec
 from tests.cli.conftest import NO_BROKER_VARIABLES, spawn
 from tests.waiting import eventually
@@ -249,5 +250,5 @@ def test_no_command_shows_help_and_version_is_ours(inline):
     assert "Usage: gazette-aio" in nothing.text + nothing.err
     assert (version.code, version.text) == (
         0,
-        f"gazette-aio, version {gazette_aio.__version__}\n",
+        f"gazette-aio, version {gazette_aio.__version__}, {FORM} core\n",
     )

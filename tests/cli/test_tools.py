@@ -192,6 +192,12 @@ async def test_version_names_the_form_of_the_core(inline: Any) -> None:
     assert inline("--version").text == f"gazette-aio, version {__version__}, {FORM} core\n"
 
 
+async def test_an_unknown_form_of_the_core_is_refused() -> None:
+    wrong = await finished("doctor", env={"GAZETTE_AIO_CORE": "wrong"})
+
+    assert wrong == (2, "gazette-aio: GAZETTE_AIO_CORE is 'wrong' (expected native or plain)\n")
+
+
 async def test_doctor_says_how_to_get_the_compiled_core(unused_port: int) -> None:
     env = {"BROKER_ADDRESS": f"http://127.0.0.1:{unused_port}", "GAZETTE_AIO_CORE": "plain"}
     _, text = await finished("doctor", "--json", env=env)

@@ -3,7 +3,7 @@
 It has two forms with the same results. The compiled one is used where it's there, and the one in
 plain Python otherwise. GAZETTE_AIO_CORE names the form to use: `native` or `plain`.
 
-Imports `uuid`.
+Imports `uuid` and `protocol`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
+
+from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from gazette_aio.message.core._native import (
@@ -32,7 +34,7 @@ def _import_form() -> tuple[Literal["native", "plain"], Any]:
     """Return the form to use, and its module."""
     wanted = os.environ.get("GAZETTE_AIO_CORE", "")
     if wanted not in {"", "native", "plain"}:
-        raise ImportError(f"GAZETTE_AIO_CORE is {wanted!r}, and may be native or plain")
+        raise ConfigurationError(f"GAZETTE_AIO_CORE is {wanted!r} (expected native or plain)")
     if wanted != "plain":
         try:
             return "native", import_module("gazette_aio.message.core._native")
