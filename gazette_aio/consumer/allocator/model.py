@@ -98,15 +98,6 @@ class Allocation:
         )
 
     @cached_property
-    def leader(self) -> Member | None:
-        """Member that allocates: the oldest, of several the first by key."""
-        return min(
-            self.members.values(),
-            key=lambda member: (member.create_revision, member.id),
-            default=None,
-        )
-
-    @cached_property
     def item_slots(self) -> int:
         """Replicas that all items should have."""
         return sum(item.replication for item in self.items.values())

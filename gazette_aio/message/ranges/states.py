@@ -6,14 +6,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from gazette_aio.message.sequencing.checkpoint import ProducerState
 from gazette_aio.message.sequencing.producer import as_nanoseconds, stale_below
 from gazette_aio.message.sequencing.rules import ProducerBounds
-from gazette_aio.message.uuid import MASK_64, ProducerID
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import timedelta
 
 _logger = logging.getLogger(__name__)
@@ -32,34 +29,6 @@ class RangeState:
 
     offset: int = 0
     producers: dict[int, ProducerBounds] = field(default_factory=dict[int, ProducerBounds])
-
-    @classmethod
-    def from_producers(cls, offset: int, producers: Iterable[ProducerState]) -> Self:
-        """Return the state for the offset and producers of a checkpoint, of one journal.
-
-        Checkpoints stored by Gazette's consumers lack the largest pending clocks. Messages that
-        repeat pending ones may then be delivered twice.
-
-        Raises:
-            ValidationError: A clock or offset is out of bounds.
-        """
-        found: dict[int, ProducerBounds] = {}
-        for state in producers:
-            # A message at or after the offset was being delivered, and is read again.
-            bounds = (state._replace(begin=-1) if state.begin >= offset else state).bounds
-            if not (0 <= bounds.min <= bounds.max <= MASK_64 and bounds.begin >= -1):
-                raise ValidationError(f"state of producer {state.producer.hex()} is out of bounds")
-            found[int.from_bytes(state.producer)] = bounds
-        if not is_offset(offset):
-            raise ValidationError(f"offset {offset} is out of bounds")
-        return cls(offset, found)
-
-    def to_producers(self, journal: str) -> list[ProducerState]:
-        """Return the states of producers for a Sequencer."""
-        return [
-            ProducerState.of(journal, ProducerID(producer.to_bytes(6)), bounds)
-            for producer, bounds in sorted(self.producers.items())
-        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return this state as JSON: equal states give equal texts.

@@ -9,7 +9,6 @@ import numpy as np
 
 from gazette_aio.message.ranges.states import RangeState, is_offset, parse_producer
 from gazette_aio.message.ranges.transfer import Run, Transfer, apply, begun, chain, transfer_of
-from gazette_aio.message.sequencing.columns import by_producer
 from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, ProducerBounds
 from gazette_aio.message.uuid import MASK_64
 from gazette_aio.protocol.errors import ValidationError
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+
+_HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class _Grouped:
 
 
 def _group(columns: UuidColumns) -> _Grouped:
-    order = by_producer(columns.producer)
+    order = _by_producer(columns.producer)
     if not columns.clock.all():
         order = order[columns.clock[order] != 0]
     producer, clock, flags = columns.producer[order], columns.clock[order], columns.flags[order]
@@ -255,3 +256,26 @@ def _first_above(grouped: _Grouped, group_index: int, clock: int) -> int:
     found = (grouped.clocks[at] > np.uint64(clock)) & (grouped.kinds[at] == CONTINUE)
     position = int(found.argmax())
     return int(grouped.begins[at][position]) if found[position] else -1
+
+
+def _by_producer(producer: NDArray[np.uint64]) -> Indices:
+    """Return rows grouped by producer, in order within each group."""
+    if not producer.size or (producer == producer[0]).all():
+        return np.arange(producer.size)
+    # Sorting 16 bits is several times faster, and groups producers unless hashes are equal.
+    hashes = producer * _HASH
+    high = (hashes >> np.uint64(48)).astype(np.uint16)
+    order = np.argsort(high, kind="stable")
+    if _is_grouped(high[order], producer[order]):
+        return order
+    hashes >>= np.uint64(32)
+    order = np.argsort(hashes.astype(np.uint16), kind="stable")
+    order = order[np.argsort(high[order], kind="stable")]
+    if _is_grouped(hashes[order], producer[order]):
+        return order
+    return np.argsort(producer, kind="stable")
+
+
+def _is_grouped(hashes: NDArray[np.unsignedinteger[Any]], producer: NDArray[np.uint64]) -> bool:
+    """Return whether adjacent producers of equal hashes are the same."""
+    return not ((hashes[1:] == hashes[:-1]) & (producer[1:] != producer[:-1])).any()

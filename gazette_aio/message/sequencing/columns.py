@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from gazette_aio.message.envelopes.envelope import Envelope
 
 Indices = NDArray[np.int64]
-
-_HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
 class UuidColumns(NamedTuple):
@@ -65,26 +63,3 @@ class UuidColumns(NamedTuple):
             np.array([e.begin for e in envelopes], np.int64),
             np.array([e.end for e in envelopes], np.int64),
         )
-
-
-def by_producer(producer: NDArray[np.uint64]) -> Indices:
-    """Return rows grouped by producer, in order within each group."""
-    if not producer.size or (producer == producer[0]).all():
-        return np.arange(producer.size)
-    # Sorting 16 bits is several times faster, and groups producers unless hashes are equal.
-    hashes = producer * _HASH
-    high = (hashes >> np.uint64(48)).astype(np.uint16)
-    order = np.argsort(high, kind="stable")
-    if _is_grouped(high[order], producer[order]):
-        return order
-    hashes >>= np.uint64(32)
-    order = np.argsort(hashes.astype(np.uint16), kind="stable")
-    order = order[np.argsort(high[order], kind="stable")]
-    if _is_grouped(hashes[order], producer[order]):
-        return order
-    return np.argsort(producer, kind="stable")
-
-
-def _is_grouped(hashes: NDArray[np.unsignedinteger[Any]], producer: NDArray[np.uint64]) -> bool:
-    """Return whether adjacent producers of equal hashes are the same."""
-    return not ((hashes[1:] == hashes[:-1]) & (producer[1:] != producer[:-1])).any()

@@ -65,7 +65,6 @@ def test_local_items_and_the_leader():
     nobody = observed(MemberID("us-east", "nobody"))
     assert (nobody.local_member, nobody.local_items, nobody.leads) == (None, [], False)
     assert [observed(each).leads for each in (BAR, FOO, BAZ)] == [False, True, False]
-    assert observed(FOO).allocation.leader.id == FOO
 
 
 def test_the_lowest_slot_counts_of_several_assignments_of_a_member():

@@ -20,7 +20,6 @@ from gazette_aio.message.ranges.committed import (
 from gazette_aio.message.ranges.transfer import transfer_of
 from gazette_aio.message.sequencing.rules import ACK, OUTSIDE, unseen
 from tests.message.ranges.readers import (
-    JOURNAL,
     cut,
     deliver_entering,
     deliver_range,
@@ -60,8 +59,6 @@ def ranges_agree(rng, count):
         state, read = advance(state, part), read + part.rows
         assert end == state == want.state(log, read)
         assert RangeState.from_json(json.loads(json.dumps(state.to_json()))) == state
-        states = state.to_producers(JOURNAL)
-        assert RangeState.from_producers(state.offset, states) == state
     assert got == want.begins()
 
 

@@ -54,7 +54,9 @@ def sequenced(log):
         delivered.append([])
         while sequencer.step():
             delivered[-1].append(sequencer.dequeued)
-    return delivered, RangeState.from_producers(log[-1].end, sequencer.checkpoint().producers)
+    producers = sequencer.checkpoint().producers
+    states = {int.from_bytes(state.producer): state.bounds for state in producers}
+    return delivered, RangeState(log[-1].end, states)
 
 
 def flatten(lists):

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from gazette_aio.message import ProducerID, ProducerState
+from gazette_aio.message import ProducerID
 from gazette_aio.message.ranges.committed import (
     ProducerBounds,
     RangeState,
@@ -43,8 +43,6 @@ def test_states_as_json():
     assert RangeState.from_json(json.loads(text)) == state
     reordered = RangeState(90, dict(reversed(state.producers.items())))
     assert json.dumps(reordered.to_json()) == json.dumps(state.to_json())
-    unknown = ProducerState("test/journal", A, 5, 10)
-    assert RangeState.from_producers(20, [unknown]).producers[int.from_bytes(A)] == (5, 5, 10)
 
 
 @pytest.mark.parametrize(
@@ -197,25 +195,6 @@ def use(found, columns):
     plan = plan_splits(RangeState(), [found])
     with contextlib.suppress(SequencerStateError):
         deliver_split(random.Random(1), plan.splits[0], columns)
-
-
-def test_states_of_checkpoints():
-    number = int.from_bytes(A)
-
-    def bounds(*state):
-        return RangeState.from_producers(20, [ProducerState("j", A, *state)]).producers[number]
-
-    assert bounds(5, -1, 9) == (5, 5, -1)
-    assert bounds(5, 10, 9) == (5, 9, 10)
-    assert bounds(5, 10) == (5, 5, 10)
-    # A message which was being delivered is behind the offset, and is read again.
-    assert bounds(5, 20, 9) == (5, 5, -1)
-    for state in ((-1, -1), (1 << 64, -1), (5, -2), (5, 10, 1 << 64)):
-        with pytest.raises(ValidationError, match="state of producer 014141414141 is out of"):
-            bounds(*state)
-    for offset in (-1, 1 << 63):
-        with pytest.raises(ValidationError, match="is out of bounds"):
-            RangeState.from_producers(offset, [])
 
 
 def test_states_are_small():
