@@ -92,6 +92,8 @@ class TableRows:
             rows: list[dict[str, Any]] = self._table.slice(start, stop - start).to_pylist()
         except (ValueError, OverflowError) as error:
             raise ValidationError(f"rows can't be passed to a mapping: {error}") from error
+        except RecursionError:
+            raise ValidationError("rows can't be passed to a mapping: too deeply nested") from None
         return rows
 
     def encode(self, indices: range | list[int]) -> Encoded:
@@ -113,11 +115,7 @@ class TableRows:
             return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])
         lines = b"{}\n" * len(rows)
         if self._names:
-            lines = b""
-            done = 0
-            for batch in rows.to_batches():
-                lines += self._lines(batch, indices[done : done + len(batch)])
-                done += len(batch)
+            lines = b"".join([self._lines(*part) for part in _batches(rows, indices)])
             if not adapter.may_hold_uuid(self._names):
                 return Lines(*adapter.stamps, lines, len(rows))
         parts = [adapter.split_document(line) for line in lines.split(b"\n")[:-1]]
@@ -162,19 +160,16 @@ class TableRows:
         except RefusedValueError as error:
             row = indices[error.row]
             raise ValidationError(f"row {row}, column {name!r}: {error.reason}") from None
+        except RecursionError:
+            raise _too_deep(name) from None
         except (RefusedTypeError, ValueError, NotImplementedError) as error:
             raise ValidationError(f"column {name!r}: {error}") from error
 
     def _fields(self, rows: Any, indices: range | list[int]) -> Iterator[tuple[str, ...]]:
         """Yield rows of fields of CSV: texts unchanged, and other types as in JSON."""
-        done = 0
-        for batch in rows.to_batches():
-            part = indices[done : done + len(batch)]
-            yield from zip(
-                *[self._converted(_fields, batch, name, part) for name in self._names],
-                strict=True,
-            )
-            done += len(batch)
+        for batch, part in _batches(rows, indices):
+            columns = [self._converted(_fields, batch, name, part) for name in self._names]
+            yield from zip(*columns, strict=True)
 
     def _values(self, rows: Any, indices: range | list[int]) -> list[bytes]:
         values: list[bytes] = []
@@ -199,6 +194,14 @@ class TableRows:
             return [adapter.record(row) for row in self._fields(rows, indices)]
         assert isinstance(adapter, ProtobufAdapter)
         return [adapter.message(row) for row in rows.to_pylist()]
+
+
+def _batches(rows: Any, indices: range | list[int]) -> Iterator[tuple[Any, range | list[int]]]:
+    """Yield the batches of rows, with the indices of their rows."""
+    done = 0
+    for batch in rows.to_batches():
+        yield batch, indices[done : done + len(batch)]
+        done += len(batch)
 
 
 def _fields(_name: str, column: Any) -> list[str]:
@@ -235,16 +238,21 @@ def _merged(table: Any, most_chunks: int) -> Any:
 def _plain(table: Any) -> Any:
     """Return a table without views and run-ends, which many kernels of Arrow don't support."""
     for number, field in enumerate(table.schema):
-        kind = _plain_type(field.type)
-        if kind.equals(field.type):
-            continue
-        column = table.column(number)
         try:
-            column = _cast(column, field.type, kind)
+            kind = _plain_type(field.type)
+            if kind.equals(field.type):
+                continue
+            column = _cast(table.column(number), field.type, kind)
+        except RecursionError:
+            raise _too_deep(field.name) from None
         except (ValueError, NotImplementedError) as error:
             raise ValidationError(f"column {field.name!r}: {error}") from error
         table = table.set_column(number, field.with_type(kind), column)
     return table
+
+
+def _too_deep(name: str) -> ValidationError:
+    return ValidationError(f"column {name!r}: it's nested too deeply")
 
 
 def _cast(column: Any, from_kind: Any, kind: Any) -> Any:

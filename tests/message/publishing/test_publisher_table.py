@@ -338,6 +338,20 @@ async def test_tables_which_cannot_be_published(monkeypatch):
         await publish(batch)
 
 
+@pytest.mark.parametrize("levels", [600, 1500])
+async def test_a_column_nested_too_deeply(levels):
+    values = pa.array([1])
+    for _ in range(levels):
+        values = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), values)
+    table = pa.table({"x": values})
+    for adapter in (json_adapter(), csv_adapter()):
+        with pytest.raises(ValidationError, match="column 'x': it's nested too deeply"):
+            await publish(table, adapter)
+    publisher = Publisher(BatchAppends(), json_adapter())
+    with pytest.raises(ValidationError, match="too deeply"):
+        await publisher.publish_uncommitted_batch(lambda _: ONE, table=table)
+
+
 def failing_batches():
     yield pa.record_batch({"x": [1]})
     raise ZeroDivisionError("broken off")
