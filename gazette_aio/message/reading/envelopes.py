@@ -85,6 +85,8 @@ class EnvelopeMaker(Generic[T]):
         if bad is not None:
             [encoded] = self.encoded(batch, made)
             made += 1
+            if encoded.clock and encoded.clock < first:
+                return outputs, made  # It's left out as well.
             refusal = Refusal(bad, encoded.begin, encoded.end, "decode")
             outputs += [(error, made) for error in self._bad.errors(self._format.journal, refusal)]
         return outputs, made

@@ -104,6 +104,8 @@ class SequencedEngine(EnvelopeEngine[T]):
         explain: Callable[[FramingError], FramingError],
     ) -> None:
         super().__init__(None, {**options, "skip_acks": False}, explain=explain)
+        # What follows a commit is read again if its replay fails, and is to be counted once.
+        self._limits["skip_errors"] = False
         self.sequencer = sequencer
         """Decides which messages commit."""
         self._skip_acks = options.get("skip_acks", False)

@@ -588,6 +588,19 @@ async def test_filters():
     )
 
 
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("of", [ReadCommittedIter, ReadUncommittedIter])
+async def test_older_messages_are_left_out_even_if_they_are_bad(of, on_error):
+    old, new = dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
+    clocks = [Clock.from_time(when).value for when in (old, new)]
+    client = client_of(f"A{clocks[0]}o A{clocks[0] + 16}o A{clocks[1]}o")
+    journal = client.journals["a/j"]
+    journal[:] = journal.replace(b'"v":', b'"v":[],"w":', 1)
+    iterator = of("a/j", json_adapter(Row), client=client, start=new, on_error=on_error)
+    assert await collect(iterator) == [f"A{clocks[1]}o"]
+    assert iterator.skipped == 0
+
+
 async def test_strict_uuids():
     client = FakeClient({"a/j": NDJSON})
     client.append("a/j", b'{"_meta":{"uuid":"6fa5ad41-91b7-4dd3-a1c1-1f1d5a8ab3e9"}}\n{}\nnull\n')

@@ -274,6 +274,24 @@ async def test_random_failures_and_restarts(name, seed):
     assert errors
 
 
+async def test_what_follows_a_commit_is_skipped_once():
+    content = transaction(10, 2) + b"bad\n" + outside(20)
+    client = Client({"j/a": content, "j/b": outside(30)}, chunk=len(content))
+    client.broken_from["j/a"] = 0
+    options = {"client": client, "sequencer": Sequencer(buffer=1), "on_error": "skip"}
+    async with ReadCommittedIter(["j/a", "j/b"], ADAPTER, **options) as iterator:
+        clocks = []
+        for _ in range(4):
+            try:
+                clocks.append((await anext(iterator)).clock)
+            except ReplayError:
+                assert iterator.skipped == 0
+        client.broken_from.clear()
+        clocks += [envelope.clock async for envelope in iterator]
+        assert sorted(clocks) == [10, 11, 12, 20, 30]
+        assert iterator.skipped == 1
+
+
 def test_a_sequencer_which_needs_no_replay_is_not_rewound():
     sequencer = Sequencer()
     with pytest.raises(SequencerStateError):
