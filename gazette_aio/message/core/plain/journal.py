@@ -426,31 +426,36 @@ class Batch:
     def lines(self, start: int, stop: int, *, acks: bool = True) -> bytes:
         """Return the bytes of messages, each followed by a newline."""
         rows = self.rows(start, stop)
-        lines = [row[PAYLOAD] for row in rows if acks or row[FLAGS] != ACK]
-        return b"\n".join([*lines, b""])
+        if not acks:
+            rows = [row for row in rows if row[FLAGS] != ACK]
+        return b"\n".join([*[row[PAYLOAD] for row in rows], b""])
 
     def places(
         self, start: int, stop: int, flags: tuple[Any, ...]
     ) -> tuple[list[int], list[int], list[int], list[Any], list[bytes]]:
         """Return begins, ends, clocks, flags and producers. `flags` are the known ones."""
         rows = self.rows(start, stop)
+        if not rows:
+            return [], [], [], [], []
         kind = cast("Callable[[int], Any]", type(flags[0]))
         known = len(flags)
-        of = [row[FLAGS] for row in rows]
+        # Hot: one transposition takes less than a loop for each column.
+        _, begins, ends, clocks, producers, of, _ = zip(*rows, strict=True)
         return (
-            [row[BEGIN] for row in rows],
-            [row[END] for row in rows],
-            [row[CLOCK] for row in rows],
+            list(begins),
+            list(ends),
+            list(clocks),
             [flags[each] if each < known else kind(each) for each in of],
-            [row[PRODUCER] for row in rows],
+            list(producers),
         )
 
     def unusual(self, start: int, stop: int) -> tuple[list[int], list[int]]:
         """Return the indices of acknowledgements, and of messages with explicit UUIDs."""
         rows = self.rows(start, stop)
+        found = [at for at, row in enumerate(rows) if row[FLAGS] == ACK or row[EXPLICIT]]
         return (
-            [at for at, row in enumerate(rows, start) if row[FLAGS] == ACK],
-            [at for at, row in enumerate(rows, start) if row[EXPLICIT]],
+            [start + at for at in found if rows[at][FLAGS] == ACK],
+            [start + at for at in found if rows[at][EXPLICIT]],
         )
 
     def columns(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:

@@ -144,26 +144,26 @@ class Sequencer:
         for row in rows:
             taken += 1
             _, begin, end, clock, producer, flags, _ = row
-            if not clock:
-                if flags != ACK or not self._skips_acks:
-                    out.append(row)
-            else:
+            if clock:
                 known = producers.get(producer)
                 if known is None:
                     known = producers[producer] = Producer(clock - 1, clock - 1, -1)
-                if flags != CONTINUE:
-                    self._close(known, row, out)
-                elif clock > known.max:
-                    known.max = clock
-                    if known.begin == -1:
-                        known.begin = begin
-                    size = end - begin + ROW_BYTES
-                    known.span.append(row)
-                    known.size += size
-                    added_bytes += size
-                    added_rows += 1
-                else:
-                    self.passed = end
+                if flags == CONTINUE:
+                    if clock > known.max:
+                        known.max = clock
+                        if known.begin == -1:
+                            known.begin = begin
+                        size = end - begin + ROW_BYTES
+                        known.span.append(row)
+                        known.size += size
+                        added_bytes += size
+                        added_rows += 1
+                    else:
+                        self.passed = end
+                    continue
+                self._close(known, row, out)
+            elif flags != ACK or not self._skips_acks:
+                out.append(row)
             if len(out) > count:
                 commits.append((first + taken, len(out) - count))
                 count = len(out)
@@ -178,7 +178,7 @@ class Sequencer:
     def _close(self, known: Producer, row: Row, out: list[Row]) -> None:
         """Take an acknowledgement, or a message outside of transactions."""
         clock, flags = row[CLOCK], row[FLAGS]
-        if flags > ACK or clock < known.min or known.begin != -1:
+        if flags != ACK or clock < known.min:
             self._remark(known, row)
         if clock <= known.min:
             self.passed = row[END]
