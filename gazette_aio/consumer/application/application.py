@@ -189,6 +189,8 @@ class MessageSink(Protocol[M]):
     async def send(self, envelopes: Sequence[Envelope[M]], /) -> None:
         """Deliver read messages of one journal, in the order of their offsets, pending ones too.
 
+        Each takes at least one byte of its journal: its `end` is greater than its `begin`.
+
         Cancellation: aborts — some of the messages were delivered.
         """
         ...

@@ -77,7 +77,8 @@ class MessageChannel:
             for at in range(0, len(envelopes), self._capacity):
                 await self.send_run(envelopes[at : at + self._capacity])
             return
-        count, size = len(envelopes), envelopes[-1].end - envelopes[0].begin
+        # They may not be in the order of their offsets.
+        count, size = len(envelopes), max(envelopes[-1].end - envelopes[0].begin, 0)
         await self._messages.acquire(count)
         try:
             await self._bytes.acquire(size)

@@ -1,40 +1,127 @@
-"""Messages that a MessageProducer reads, sequenced one by one."""
+"""Messages that a MessageProducer reads."""
 
 from __future__ import annotations
 
+from itertools import islice
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from gazette_aio.aio.owner import Owner
+import gazette_aio.protocol as pb
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.consumer.transactions.channel import End, MessageChannel
 from gazette_aio.consumer.transactions.explain import explained, failure_of, step
-from gazette_aio.consumer.transactions.intake import PRUNE_HORIZON, RETAINED_BYTES
-from gazette_aio.message import QueueOutcome, Sequencer, SequencerCheckpoint
-from gazette_aio.message.sequencing.sequencer import DEFAULT_BUFFER
+from gazette_aio.consumer.transactions.intake import Intake, IntakeEngine
+from gazette_aio.message import Envelope, FixedFraming
+from gazette_aio.message.adapters.base import UUIDPlace
+from gazette_aio.message.adapters.raw import RawAdapter
+from gazette_aio.message.envelopes.origin import JournalFormat, Origin
+from gazette_aio.protocol.errors import ReplayError, TransactionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
-    from gazette_aio.message import Envelope
-    from gazette_aio.protocol.consumer import Checkpoint
+    from gazette_aio.consumer.transactions.intake import Content, Envelopes
+    from gazette_aio.message.core import Batch, Journal
+    from gazette_aio.message.envelopes.content import Refusal
+    from gazette_aio.message.envelopes.outputs import Made
+    from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
 
-_AT_ONCE: Final = 128
-"""Messages that are consumed, or sequenced, at once."""
+_FED_AT_ONCE: Final = 512
+_READY_AT_ONCE: Final = 128
 _REPLAYED_AT_ONCE: Final = 256
 _REPLAY_SECONDS: Final = 0.001
 
-_PASSED: Final = {
-    QueueOutcome.OUTSIDE_ALREADY_ACKED,
-    QueueOutcome.CONTINUE_ALREADY_ACKED,
-    QueueOutcome.CONTINUE_TXN_CLOCK_LARGER,
-    QueueOutcome.ACK_ROLLBACK,
-}
+_substitute_of = Struct(">IHHH6sQ").pack
 
 
-class ProducedIntake(Owner):
+class _Substitutes(RawAdapter):
+    """Adapter of bytes that stand for messages: their UUIDs, and numbers."""
+
+    uuid_place: UUIDPlace | None = UUIDPlace(b"", b"", text=False)
+
+
+class _Envelopes:
+    """Envelopes of messages, while substitutes of them are sequenced."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Envelope[Any]] = {}
+        self._count = 0
+
+    def add(self, envelopes: Sequence[Envelope[Any]]) -> list[tuple[bytes, int, int]]:
+        """Add envelopes, and return their substitutes, and the offsets of each.
+
+        Raises:
+            TransactionError: Offsets of a message aren't a range.
+        """
+        known, count = self._known, self._count
+        self._count += len(envelopes)
+        added: list[tuple[bytes, int, int]] = []
+        # Hot: each message passes here.
+        for number, envelope in enumerate(envelopes, count):
+            begin, end, clock = envelope.begin, envelope.end, envelope.clock
+            if not begin < end:
+                text = f"message of {envelope.journal} at offset {begin} ends at {end}"
+                raise TransactionError(text)
+            # A UUID as of `build_uuid()`, whatever the explicit one is.
+            substitute = _substitute_of(
+                clock >> 4 & 0xFFFFFFFF,
+                clock >> 36 & 0xFFFF,
+                clock >> 52 & 0xFFF | 0x1000,
+                (clock & 0xF) << 10 | envelope.flags & 0x3FF | 0x8000,
+                envelope.producer,
+                number,
+            )
+            known[substitute] = envelope
+            added.append((substitute, begin, end))
+        return added
+
+    def remove(self, added: Sequence[tuple[bytes, int, int]]) -> None:
+        """Remove envelopes, if they weren't delivered."""
+        for substitute, _, _ in added:
+            self._known.pop(substitute, None)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def keep(self, substitutes: Iterable[bytes]) -> None:
+        """Remove all envelopes but these."""
+        self._known = {each: self._known[each] for each in substitutes}
+
+    def make(self, batch: Batch, start: int) -> tuple[list[Made[Envelopes]], int]:
+        """Return the next envelopes of a batch."""
+        stop = min(start + _READY_AT_ONCE, len(batch))
+        return [(list(map(self._known.pop, batch.payloads(start, stop))), stop)], stop
+
+    def refuse(self, refusal: Refusal) -> list[Envelopes]:
+        """Raise an AssertionError: all substitutes are messages."""
+        raise AssertionError(refusal)
+
+
+class _Engine(IntakeEngine):
+    """Journals of a MessageProducer."""
+
+    def __init__(self, spec: ShardSpec, checkpoint: Checkpoint) -> None:
+        super().__init__(spec, checkpoint)
+        self.envelopes = _Envelopes()
+        """Envelopes of messages of all journals."""
+        self._limits["is_split"] = True
+
+    def maker_of(self, journal_format: JournalFormat[Any]) -> _Envelopes:  # noqa: ARG002
+        """Return the envelopes."""
+        return self.envelopes
+
+    def rest(self) -> None:
+        """Keep the envelopes of retained messages alone, after all others were delivered."""
+        # Which were rolled back or evicted isn't known, but they're few.
+        if len(self.envelopes) > 2 * self._pending_rows:
+            cores = [content.core for content in self._pending]
+            self.envelopes.keep(each for core in cores for each in core.retained())
+
+
+class ProducedIntake(Intake):
     """Intake of a MessageProducer. See `Intake`.
 
     Args:
@@ -56,37 +143,28 @@ class ProducedIntake(Owner):
         wake: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        self.ready: list[Envelope[Any]] = []
+        engine = _Engine(shard.spec, checkpoint)
+        super().__init__(engine)
         self.has_read: bool = False
         """Whether any message was read."""
-        self.has_ended: bool = False
-        self.is_replaying: bool = False
         self._hooks = hooks
         self._shard = shard
         self._store = store
         self._checkpoint = checkpoint
         self._clock = clock
         self._channel = MessageChannel(wake, messages=shard.spec.read_channel_size)
-        self._sequencer = Sequencer.from_checkpoint(
-            SequencerCheckpoint.from_proto(checkpoint),
-            buffer=shard.spec.ring_buffer_size or DEFAULT_BUFFER,
-            buffer_bytes=RETAINED_BYTES,
-        )
         self._task = OwnedTask()
-        self._run: Iterator[Envelope[Any]] | None = None  # Read, and queued in part.
-        self._taken: Sequence[Envelope[Any]] = ()  # Committed, and consumed up to an index.
-        self._consumed = 0
+        self._produced = engine
+        self._contents: dict[str, Content] = {}
+        self._fed: Content | None = None  # Of the messages that were read last.
+        self._run: Iterator[Envelope[Any]] = iter(())  # These messages, which are fed in part.
         self._replay: AsyncIterator[Envelope[Any]] | None = None
+        self._replayed: Sequence[tuple[bytes, int, int]] = ()
 
     @property
     def has_input(self) -> bool:
         """Whether `advance()` has something to handle."""
-        return self._run is not None or self._channel.is_ready
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether messages are pending that were handled since the last checkpoint."""
-        return self._sequencer.has_pending
+        return self._fed is not None or self._channel.is_ready
 
     def start(self) -> None:
         """Begin to read."""
@@ -102,91 +180,87 @@ class ProducedIntake(Owner):
             self._channel.end()
 
     def advance(self) -> tuple[str, int] | None:
-        """Queue messages up to a commit. See `Intake`.
+        """Handle messages of one journal. See `Intake`.
 
         Raises:
             TransactionError: Reading has failed.
         """
-        if self._run is None:
+        if self._fed is None:
             element = self._channel.take()
             if isinstance(element, End):
                 if element.error is not None:
                     raise element.error
                 self.has_ended = True
                 return None
-            self._run, self.has_read = iter(element), True
-        sequencer, passed = self._sequencer, None
-        for _ in range(_AT_ONCE):
-            envelope = next(self._run, None)
-            if envelope is None:
-                self._run = None  # Idle shards retain no messages.
-                break
-            if sequencer.queue_uncommitted(envelope) in _PASSED:
-                passed = envelope.journal, envelope.end
-            if sequencer.emitting:
-                self.is_replaying = sequencer.replay_required
-                if not self.is_replaying:
-                    self._take(sequencer.take())
-                break
-        return passed
+            self.has_read = True
+            self._fed = self._content_of(element[0])
+            self._run = iter(element)
+            self._feed(self._fed.core)
+        content = self._fed
+        if not self._work(content):
+            self._produced.rest()
+            if not self._feed(content.core):
+                self._fed, self._run = None, iter(())  # Idle shards retain no messages.
+        return self._passed_over(content)
 
-    def _take(self, committed: Sequence[Envelope[Any]]) -> None:
-        self._taken, self._consumed = committed, 0
-        self.ready = list(committed[:_AT_ONCE])
-        if not committed:
-            self._sequencer.settle(0)
+    def _content_of(self, first: Envelope[Any]) -> Content:
+        """Return the content of a journal, which perhaps begins with a message."""
+        name = first.journal
+        content = self._contents.get(name)
+        if content is None:
+            origin, adapter = Origin(pb.JournalSpec(name=name)), _Substitutes(None, None, None)
+            journal_format = JournalFormat(name, origin, FixedFraming(), adapter)
+            content = self._contents[name] = self._engine.begin(journal_format, first.begin)
+        return content
 
-    def consumed(self, count: int) -> None:
-        """Note that the first ready messages were consumed."""
-        taken = self._taken
-        self._consumed += count
-        self._sequencer.settle(self._consumed)
-        if count < len(self.ready):
-            del self.ready[:count]
-            return
-        self.ready = list(taken[self._consumed : self._consumed + _AT_ONCE])
-        if not self.ready:
-            self._taken = ()
+    def _feed(self, core: Journal) -> bool:
+        """Feed the next messages of the run, and return whether there are any."""
+        some = list(islice(self._run, _FED_AT_ONCE))
+        if some:
+            with step("read_messages()"):
+                _feed(core.feed_frames, core.jump, self._produced.envelopes.add(some))
+        return bool(some)
 
     async def read_again(self) -> None:
         """Read messages of a commit again. See `Intake`.
 
         Raises:
-            TransactionError: They can't be read.
+            TransactionError: They can't be read, or have changed.
 
         Cancellation: aborts — the intake must be closed.
         """
-        sequencer = self._sequencer
-        if self._replay is None:
-            span = sequencer.replay_range()
-            with step(f"reading {span.journal} again"):
-                self._replay = self._hooks.replay_range(self._shard, self._store, *span)
-            sequencer.start_replay()
+        content, envelopes = self._fed, self._produced.envelopes
+        assert content is not None, "the commit is of a journal"
+        replay, name, core = content.replay, content.journal, content.core
+        assert replay is not None, "the commit needs a replay"
+        if span := replay.open():
+            with step(f"reading {name} again"):
+                self._replay = self._hooks.replay_range(self._shard, self._store, name, *span)
+        assert self._replay is not None, "the replay was begun"
+        envelopes.remove(self._replayed)
         with step("reading again"):
             run: list[Envelope[Any]] = []
             end = self._clock() + _REPLAY_SECONDS
             async for envelope in self._replay:
+                if envelope.journal != name:
+                    text = f"replay of wrong journal ({envelope.journal}; expected {name})"
+                    raise ReplayError(text)
                 run.append(envelope)
                 if len(run) == _REPLAYED_AT_ONCE or self._clock() >= end:
                     break
+            self._replayed = envelopes.add(run)
             if run:
-                if committed := sequencer.take_replay(run):
-                    self._take(committed)
-                return
-            await self._end_replay()
-        sequencer.finish_replay()
+                _feed(core.feed_replay_frames, core.jump_replay, self._replayed)
+            else:
+                await self._end_replay()
+                replay.end()
         self.is_replaying = False
-        self._take(sequencer.take())
 
     async def _end_replay(self) -> None:
         close: Any = getattr(self._replay, "aclose", None)  # Of a generator.
         self._replay = None
         if close is not None:
             await close()
-
-    def checkpoint(self) -> SequencerCheckpoint:
-        """Return the checkpoint of the messages consumed so far."""
-        return self._sequencer.checkpoint(PRUNE_HORIZON)
 
     async def aclose(self) -> None:
         """End reading. Idempotent.
@@ -197,3 +271,17 @@ class ProducedIntake(Owner):
             await self._task.aclose()
         finally:
             await self._end_replay()
+
+
+def _feed(
+    feed: Callable[[Sequence[tuple[bytes, int, int]]], None],
+    jump: Callable[[int], object],
+    messages: Sequence[tuple[bytes, int, int]],
+) -> None:
+    """Feed messages, even if they aren't in the order of their offsets."""
+    try:
+        feed(messages)
+    except ValueError:
+        for message in messages:
+            jump(message[1])
+            feed([message])

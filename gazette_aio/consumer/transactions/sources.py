@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.listing.calls import outlasted
 from gazette_aio.client.retry import backoff
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.transactions.explain import explained, failure_of, step
-from gazette_aio.consumer.transactions.intake import PRUNE_HORIZON, RETAINED_BYTES
-from gazette_aio.message import Envelope, SequencerCheckpoint
-from gazette_aio.message.reading.engine import JournalEngine
+from gazette_aio.consumer.transactions.intake import Intake, IntakeEngine
+from gazette_aio.message import Envelope
 from gazette_aio.message.reading.envelopes import EnvelopeMaker
 from gazette_aio.message.reading.sources import fetch_specs
-from gazette_aio.message.sequencing.sequencer import DEFAULT_BUFFER
 from gazette_aio.message.uuid import OUTSIDE_TXN, ProducerID
 from gazette_aio.protocol.errors import (
     GazetteError,
@@ -47,8 +44,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_STEP_BYTES: Final = 64 << 10
-"""Content that is split and sequenced at once."""
 _NOBODY: Final = ProducerID(bytes(6))
 
 
@@ -109,19 +104,11 @@ class _Maker(EnvelopeMaker[Any]):
         return [[bad]]
 
 
-class _Engine(JournalEngine["Envelopes"]):
+class _Engine(IntakeEngine):
     """Contents of the sources, and their states."""
 
     def __init__(self, spec: ShardSpec, checkpoint: Checkpoint, errors: MessageErrors) -> None:
-        super().__init__(
-            SequencerCheckpoint.from_proto(checkpoint),
-            {},
-            skip_acks=False,
-            step_bytes=_STEP_BYTES,
-            max_pending_bytes=RETAINED_BYTES,
-            max_pending_rows=spec.ring_buffer_size or DEFAULT_BUFFER,
-            explain=lambda error: error,
-        )
+        super().__init__(spec, checkpoint)
         self._errors = errors
 
     def maker_of(self, journal_format: JournalFormat[Any]) -> _Maker:
@@ -138,8 +125,6 @@ class _Source:
 
     def __init__(self, content: JournalOutputs[Envelopes]) -> None:
         self.content = content
-        self.passed: int = content.offset
-        """Offset after messages that no later one reports."""
         self.wants: asyncio.Event = asyncio.Event()
         """Set while all of its content is handled."""
         self.wants.set()
@@ -178,7 +163,7 @@ class _Again:
         return ReplayError(f"replay reader: no content from {self.through} to {end}")
 
 
-class SourceIntake(Owner):
+class SourceIntake(Intake):
     """Intake of the framework's own reading. See `Intake`.
 
     Args:
@@ -190,8 +175,6 @@ class SourceIntake(Owner):
         wake: Called when there's input.
     """
 
-    has_ended = False
-
     def __init__(
         self,
         client: JournalClient,
@@ -202,19 +185,14 @@ class SourceIntake(Owner):
         errors: MessageErrors,
         wake: Callable[[], object],
     ) -> None:
-        self.ready: Envelopes = []
-        self.is_replaying: bool = False
+        super().__init__(_Engine(spec, checkpoint, errors))
         self.offsets: dict[str, int] = offsets_to_read(spec, checkpoint)
         """Offset to begin to read each source at."""
         self._client = client
         self._formats = formats
         self._wake = wake
         self._is_direct = reads_directly(client)
-        self._engine = _Engine(spec, checkpoint, errors)
         self._line: deque[_Source | Exception] = deque()  # Sources with content, or a failure.
-        self._current: JournalOutputs[Envelopes] | None = None  # The ready messages are of it.
-        self._handled: set[JournalOutputs[Envelopes]] = set()  # Since the last checkpoint.
-        self._refused: dict[str, int] = {}  # Offsets after consumed bytes that are no message.
         self._again: _Again | None = None
         self._tasks = {journal: OwnedTask() for journal in self.offsets}
         self._opening = OwnedTask()
@@ -223,11 +201,6 @@ class SourceIntake(Owner):
     def has_input(self) -> bool:
         """Whether `advance()` has something to handle."""
         return bool(self._line)
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether messages are pending that were handled since the last checkpoint."""
-        return any(content.core.has_pending for content in self._handled)
 
     def start(self) -> None:
         """Begin to read."""
@@ -318,50 +291,12 @@ class SourceIntake(Owner):
         if isinstance(source, Exception):
             raise source
         content = source.content
-        self._handled.add(content)
-        try:
-            has_worked = self._engine.work(content)
-            self._take(content)
-        except Exception as error:
-            reading = f"reading {content.journal} at offset {content.offset}"
-            raise explained("reading again" if content.replay else reading, error) from error
-        if self.ready:
-            self._current = content
-        elif not has_worked and content.replay is not None:
-            self.is_replaying = True
-        elif not has_worked:
+        if not self._work(content):
             self._line.popleft()
             source.wants.set()
-        elif content.is_drained:
+        elif not self.ready and content.is_drained:
             self._line.rotate(-1)
-        passed = content.core.passed
-        if passed <= source.passed:
-            return None
-        source.passed = passed
-        return content.journal, passed
-
-    def _take(self, content: JournalOutputs[Envelopes]) -> None:
-        self.ready = content.take() or []
-
-    def consumed(self, count: int) -> None:
-        """Note that the first ready messages were consumed."""
-        ready, content = self.ready, self._current
-        assert content is not None, "messages were ready"
-        if content.batch is None and count:
-            self._refused[content.journal] = ready[0].end
-        content.settle(content.stop - len(ready) + count)
-        del ready[:count]
-        if not ready:
-            self._take(content)
-
-    def checkpoint(self) -> SequencerCheckpoint:
-        """Return the checkpoint of the messages consumed so far."""
-        self._handled.clear()
-        checkpoint = self._engine.checkpoint(PRUNE_HORIZON)
-        offsets = checkpoint.offsets
-        for journal, end in self._refused.items():
-            offsets[journal] = max(offsets.get(journal, 0), end)
-        return checkpoint
+        return self._passed_over(content)
 
     # Replays.
 

@@ -109,6 +109,7 @@ class JournalContent:
             the order of the content.
         exact: Deliver by replays what would be delivered if all pending messages were retained,
             even of producers whose clocks go back. Otherwise, deliver what Gazette's replays do.
+        is_split: Whether messages are fed to the core itself, in place of content.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class JournalContent:
         skip_acks: bool = False,
         skip_errors: bool = False,
         exact: bool = False,
+        is_split: bool = False,
     ) -> None:
         self.format = journal_format
         self.journal: str = journal_format.journal
@@ -150,7 +152,7 @@ class JournalContent:
             self._decoder = self.decoder_at(offset)
         prefix, path = _uuid_place(self._adapter)
         self.core: Journal = Journal(
-            framing.splits,
+            "frames" if is_split else framing.splits,
             offset,
             prefix=prefix,
             path=path,

@@ -182,6 +182,13 @@ impl Journal {
         })
     }
 
+    /// Returns the bytes of the retained pending messages, in any order. They aren't those of a
+    /// commit that needs a replay.
+    fn retained<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let retained = self.of_sequencer(py, |sequencer| sequencer.retained())?;
+        PyList::new(py, retained.iter().map(|payload| PyBytes::new(py, payload)))
+    }
+
     /// Takes content that follows.
     fn feed(&self, py: Python<'_>, chunk: PyBackedBytes) -> PyResult<()> {
         self.with(py, |journal| journal.feed(Bytes::from_owner(chunk)))?

@@ -176,7 +176,7 @@ class Plain(EveryHookWaits):
     def consume_message(self, *args: Any) -> None:  # type: ignore[override]
         _, _, envelope, publisher = args
         self.take(envelope)
-        for _ in range(2 if self.run_in_thread else 1):  # Threads have a queue of their own.
+        for _ in range(6 if self.run_in_thread else 1):  # Threads have a queue of their own.
             publisher.publish_uncommitted_nowait(to_out, {"v": 1})
 
 

@@ -391,8 +391,9 @@ async def test_a_large_sequence_is_replayed(loop: ClockLoop):
     spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
     async with Clocked(loop, spec) as world:
         content = world.content
-        await world.send(*(content.pending() for _ in range(6)), content.ack())
-        assert world.application.events == [("replay", 0, 50), "begin", *["consume"] * 7]
+        await world.send(*(content.pending() for _ in range(6)))
+        await world.send(content.ack())
+        assert world.application.events == [("replay", 0, 60), "begin", *["consume"] * 7]
         await loop.advance(MIN)
         assert read_through(world.store.commits[0][0]) == {"source/A": 70}
 
@@ -402,7 +403,8 @@ async def test_a_replay_fails(loop: ClockLoop):
     spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
     async with Clocked(loop, spec) as world:
         world.application.errors["replay"] = ValueError("an error")
-        await world.send(*(world.content.pending() for _ in range(6)), world.content.ack())
+        await world.send(*(world.content.pending() for _ in range(6)))
+        await world.send(world.content.ack())
         text = "reading again: ValueError: an error"
         assert str(await world.failure()) == text
 

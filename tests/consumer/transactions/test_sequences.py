@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,6 +15,7 @@ from tests.consumer.transactions.clocked import ClockLoop, run_clocked
 from tests.consumer.transactions.forms import FORMS, MAX, MIN, SIZE, Formed, Lines, Produced
 from tests.consumer.transactions.journals import A, B
 from tests.consumer.transactions.world import read_through, shard_spec
+from tests.waiting import turns
 
 DAY = (24 * 3600 * 10**7) << 4
 """A day, in units of clocks."""
@@ -250,6 +254,69 @@ def test_several_journals_share_the_ring(form: Form):
     run_clocked(test)
 
 
+def test_messages_may_have_any_offsets_and_uuids():
+    async def test(loop: ClockLoop) -> None:
+        async with Produced(loop) as world:
+            content, queue = world.content, world.application.queue
+            rows = [content.pending(), content.outside(B), content.outside(B, clock=0)]
+            rows += [content.pending(), content.ack(), content.outside(B)]
+            rows[1].explicit_uuid = UUID(int=7)
+            committed = [rows[at] for at in (1, 2, 5, 0, 3, 4)]
+            queue.put_nowait([*rows[:3], rows[5], rows[3], rows[4]])
+            await turns(40)
+            consumed = world.application.consumed
+            assert len(consumed) == len(rows)
+            assert all(one is other for one, other in zip(consumed, committed, strict=True))
+            await loop.advance(MIN)
+            assert read_through(await world.commit()) == {"source/A": rows[4].end}
+
+    run_clocked(test)
+
+
+def test_a_message_of_no_bytes_fails():
+    async def test(loop: ClockLoop) -> None:
+        async with Produced(loop) as world:
+            row = world.content.outside()
+            row.end = row.begin
+            world.application.queue.put_nowait([row])
+            text = "read_messages(): message of source/A at offset 0 ends at 0"
+            assert str(await world.failure()) == text
+
+    run_clocked(test)
+
+
+def test_messages_that_arent_consumed_are_freed():
+    class Message(dict[str, int]):
+        """A message that may be referred to weakly."""
+
+    async def test(loop: ClockLoop) -> None:
+        contents = {name: Lines(name) for name in ("source/A", "source/B")}
+        spec = shard_spec(*contents, min_ms=1, max_ms=10, ring_buffer_size=6)
+        async with Produced(loop, contents, spec) as world:
+            a, b = contents.values()
+            first = b.outside()
+            evicted = [*(a.pending() for _ in range(5)), first]
+            rolled_back = [b.pending(B) for _ in range(5)]
+            rows = [*evicted, *rolled_back, b.ack(B, clock=1), b.ack(clock=first.clock)]
+            for row in rows:
+                row.message = Message(at=row.begin)
+            weak = [weakref.ref(row.message) for row in rows]
+            for content in contents.values():
+                content.messages.clear()
+            sent = [rows[:6], rows[6:11], rows[11:]]
+            del rows, row, evicted, rolled_back, first, content
+            while sent:
+                world.application.queue.put_nowait(sent.pop(0))
+                await turns(40)
+            await loop.advance(MAX)
+            world.application.consumed.clear()
+            await world.commit()
+            gc.collect()
+            assert [ref() for ref in weak] == [None] * len(weak)
+
+    run_clocked(test)
+
+
 def test_a_replay_of_other_content_fails():
     async def test(loop: ClockLoop) -> None:
         spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
@@ -259,7 +326,9 @@ def test_a_replay_of_other_content_fails():
                 yield Lines("other").pending()
 
             world.application.replay_range = replay_range
-            await world.send(*transaction(world.content, 8))
+            *pending, ack = transaction(world.content, 8)
+            await world.send(*pending)
+            await world.send(ack)
             assert "replay of wrong journal (other; expected source/A)" in str(
                 await world.failure()
             )

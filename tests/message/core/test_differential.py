@@ -69,6 +69,7 @@ def facts(journal):
         journal.buffered,
         journal.pending_bytes,
         journal.pending_rows,
+        sorted(journal.retained()),
         journal.has_pending,
         journal.passed,
         journal.remarks,

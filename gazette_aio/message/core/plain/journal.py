@@ -225,6 +225,13 @@ class Journal:
         """
         self._of_sequencer(lambda it: it.evict(limit_bytes, limit_rows), default=None)
 
+    def retained(self) -> list[bytes]:
+        """Return the bytes of the retained pending messages, in any order.
+
+        They aren't those of a commit that needs a replay.
+        """
+        return self._of_sequencer(lambda it: it.retained(), default=[])
+
     def feed(self, chunk: bytes) -> None:
         """Take content that follows."""
         self._content.splitter.feed(chunk)

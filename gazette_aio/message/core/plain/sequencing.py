@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from gazette_aio.message.core.plain.stamps import BEGIN, CLOCK, END, FLAGS, PRODUCER, Row
+from gazette_aio.message.core.plain.stamps import BEGIN, CLOCK, END, FLAGS, PAYLOAD, PRODUCER, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -231,6 +231,10 @@ class Sequencer:
             begin = known.span[0][BEGIN] if known.missing is None else known.missing[0]
             known.missing = begin, known.span[-1][END]
             known.span, known.size = [], 0
+
+    def retained(self) -> list[bytes]:
+        """Return the content of the pending messages that are at hand."""
+        return [row[PAYLOAD] for known in self._producers.values() for row in known.span]
 
     def _fits(self, limit_bytes: int, limit_rows: int | None) -> bool:
         return self.pending_bytes <= limit_bytes and (
