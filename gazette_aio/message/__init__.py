@@ -60,8 +60,8 @@ from gazette_aio.message.reading.iterators import (
 )
 from gazette_aio.message.reading.options import ReadOptions
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
-from gazette_aio.message.sequencing.outcome import QueueOutcome, ReplayRange
-from gazette_aio.message.sequencing.sequencer import Sequencer
+from gazette_aio.message.sequencing.rules import QueueOutcome
+from gazette_aio.message.sequencing.sequencer import ReplayRange, Sequencer
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,

@@ -260,14 +260,6 @@ class JSONAdapter(Generic[T]):
         """Bytes before a UUID at the front of a document, and between it and the next member."""
         return self._head, self._after
 
-    def uuid_reader(self) -> tuple[Callable[[bytes], Any], Callable[[Any], object]]:
-        """Return two functions: one decodes a document, the other gets the UUID of its result.
-
-        The first decodes only the members on the path to the UUID. The second raises
-        AttributeError if one of them is missing or null.
-        """
-        return self._uuid_decoder.decode, attrgetter(".".join(["member"] * len(self._path)))
-
     def acknowledgement(self, uuid: UUID) -> bytes:
         """Return an acknowledgement, such as `{"_meta":{"uuid":"…","ack":true}}`."""
         return self._head + str(uuid).encode() + b'"' + self._ack

@@ -43,8 +43,6 @@ class Envelope(msgspec.Struct, Generic[T], eq=False, gc=False):
     """The journal that the envelope was read from; None if it wasn't made by an iterator."""
     explicit_uuid: UUID | None = None
     """The UUID, if it isn't the version 1 UUID of clock, flags and producer."""
-    slot: int = 0
-    """Position in the ring of a Sequencer that holds this envelope."""
 
     @property
     def uuid(self) -> UUID:

@@ -11,8 +11,11 @@ from gazette_aio.message.core import Journal
 from gazette_aio.message.envelopes.outputs import BadMessages, JournalOutputs, Out
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.options import start_clock
-from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
-from gazette_aio.message.sequencing.producer import as_nanoseconds
+from gazette_aio.message.sequencing.checkpoint import (
+    ProducerState,
+    SequencerCheckpoint,
+    as_nanoseconds,
+)
 from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol.errors import ConfigurationError
 

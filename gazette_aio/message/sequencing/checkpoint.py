@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 
 import msgspec
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.sequencing.rules import Bounds
 
+_logger = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _Int64 = Annotated[str, msgspec.Meta(pattern=r"^(-1|0|[1-9][0-9]{0,19})$")]
@@ -164,3 +167,28 @@ def _states(proto: Checkpoint) -> Iterable[ProducerState]:
         for entry in source.producers:
             producer = ProducerID(entry.id[:6].ljust(6, b"\0"))
             yield ProducerState(journal, producer, entry.state.last_ack, entry.state.begin)
+
+
+def as_nanoseconds(duration: timedelta | int) -> int:
+    """Return a duration, which may be an int of nanoseconds already, as nanoseconds."""
+    if isinstance(duration, timedelta):
+        return duration // timedelta(microseconds=1) * 1000
+    return duration
+
+
+def stale_below(newest: int, horizon_ns: int) -> int:
+    """Return the clock below which producers are stale.
+
+    Args:
+        newest: Newest `min` of the producers of a journal.
+        horizon_ns: Age of stale producers relative to `newest`, in nanoseconds.
+    """
+    # Invariant: saturates, so that small clocks don't yield a bound that prunes all producers.
+    return max(newest - ((horizon_ns // 100) << 4), 0)
+
+
+def warn_of_stale(journal: str, producer: bytes, begin: int) -> None:
+    """Log that a stale producer with pending messages, if any, is forgotten."""
+    if begin != -1:
+        extra = {"journal": journal, "producer": producer.hex(), "begin": begin}
+        _logger.warning("producer with pending messages is stale", extra=extra)

@@ -23,11 +23,31 @@ from enum import Enum, IntEnum
 from itertools import product
 from typing import NamedTuple
 
-from gazette_aio.message.sequencing.outcome import QueueOutcome
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 
 # Plain ints, which compare faster than Flags. Unknown flags count as OUTSIDE.
 OUTSIDE, CONTINUE, ACK = int(OUTSIDE_TXN), int(CONTINUE_TXN), int(ACK_TXN)
+
+
+class QueueOutcome(IntEnum):
+    """Outcome of queueing a message."""
+
+    OUTSIDE_ALREADY_ACKED = 0
+    OUTSIDE_COMMIT = 1
+    CONTINUE_ALREADY_ACKED = 2
+    CONTINUE_TXN_CLOCK_LARGER = 3
+    CONTINUE_BEGIN_SPAN = 4
+    CONTINUE_EXTEND_SPAN = 5
+    ACK_ROLLBACK = 6
+    ACK_EMPTY = 7
+    ACK_COMMIT_RING = 8
+    ACK_COMMIT_REPLAY = 9
+
+    @property
+    def label(self) -> str:
+        """Name of the outcome in Gazette's metrics."""
+        first, *others = self.name.replace("TXN_CLOCK", "RING_CLOCK").lower().split("_")
+        return first + "".join(map(str.capitalize, others))
 
 
 class ProducerBounds(NamedTuple):
@@ -43,23 +63,6 @@ class ProducerBounds(NamedTuple):
 
 Bounds = tuple[int, int, int]
 """ProducerBounds, or a plain tuple of its fields: a tenth faster for batches of many producers."""
-
-
-class LiveBounds:
-    """ProducerBounds that are changed in place, which costs less per message than new ones."""
-
-    __slots__ = ("begin", "max", "min")
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.begin: int
-        self.max: int
-        self.min: int
-        self.min, self.max, self.begin = bounds
-
-    def close(self, clock: int) -> None:
-        """Mark messages up to `clock` done, and none pending."""
-        self.min = self.max = clock
-        self.begin = -1
 
 
 def unseen(clock: int) -> ProducerBounds:
@@ -169,9 +172,7 @@ RULES = (
 _CASES = {case: rule for rule in RULES for case in product(rule.flags, rule.clock, rule.pending)}
 
 
-def rule_of(
-    bounds: ProducerBounds | LiveBounds, flags: int, clock: int, pending: PendingAre
-) -> Rule:
+def rule_of(bounds: ProducerBounds, flags: int, clock: int, pending: PendingAre) -> Rule:
     """Return the table row of a message.
 
     Args:

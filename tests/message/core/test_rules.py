@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 
-from gazette_aio.message.sequencing.outcome import QueueOutcome
 from gazette_aio.message.sequencing.rules import (
     RULES,
     Commits,
     PendingAre,
     ProducerBounds,
+    QueueOutcome,
     rule_of,
     step,
     unseen,

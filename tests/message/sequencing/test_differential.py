@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -97,76 +96,27 @@ def interleaved(rng, logs):
 # --- The Sequencer.
 
 
-class ByRows:
-    """Queues messages one by one, and steps through what they commit."""
-
-    def queue(self, sequencer, batch, rows, index, reference):
-        outcome = sequencer.queue_uncommitted(batch[index])
-        assert outcome == reference.copy().queue(rows[index])[0].outcome
-        return index + 1
-
-    def process(self, sequencer, log, rng, stop):
-        """Yield what was processed so far, as of each message."""
-        got = []
-        while sequencer.replay_required:
-            wanted = sequencer.replay_range()
-            sequencer.start_replay()
-            for row in copies(r for r in log if r.journal == wanted.journal):
-                if rng.random() < 0.02:
-                    sequencer.abort_replay()
-                    break
-                if wanted.begin <= row.begin < wanted.end and sequencer.offer_replay(row):
-                    got.append(row)
-                    yield got
-            else:
-                sequencer.finish_replay()
-        while sequencer.step():
-            got.append(sequencer.dequeued)
-            yield got
-
-
-class ByBatches:
-    """Settles what a message commits in parts."""
-
-    def queue(self, sequencer, batch, rows, index, reference):
-        sequencer.queue_uncommitted(batch[index])
-        return index + 1
-
-    def process(self, sequencer, log, rng, stop):
-        """Yield what was processed so far: by chance, and once it's `stop` messages."""
-        got = []
-
-        def settle(taken):
-            at, before = 0, len(got)
-            while at < len(taken):
-                at = rng.randrange(at + 1, len(taken) + 1)
-                if before + len(got[before:]) < stop < before + at:
-                    at = stop - before
-                sequencer.settle(at)
-                got[before:] = taken[:at]
+def process(sequencer, log, rng):
+    """Yield what was processed so far, as of each message."""
+    got = []
+    while sequencer.replay_required:
+        wanted = sequencer.replay_range()
+        sequencer.start_replay()
+        for row in copies(r for r in log if r.journal == wanted.journal):
+            if rng.random() < 0.02:
+                sequencer.abort_replay()
+                break
+            if wanted.begin <= row.begin < wanted.end and sequencer.offer_replay(row):
+                got.append(row)
                 yield got
-            if not taken:
-                sequencer.settle(0)
-
+        else:
+            sequencer.finish_replay()
+    while sequencer.step():
+        got.append(sequencer.dequeued)
         yield got
-        while sequencer.replay_required:
-            wanted = sequencer.replay_range()
-            sequencer.start_replay()
-            feed = [r for r in copies(log) if r.journal == wanted.journal]
-            feed = [r for r in feed if wanted.begin <= r.begin < wanted.end]
-            while feed and not sequencer.replay_required:
-                size = rng.randrange(1, 6)
-                taken, feed = sequencer.take_replay(feed[:size]), feed[size:]
-                if taken:
-                    yield from settle(taken)
-                if rng.random() < 0.05:
-                    sequencer.abort_replay()
-            if not sequencer.replay_required:
-                sequencer.finish_replay()
-        yield from settle(sequencer.take())
 
 
-def sequencer_agrees(way, rng, count):
+def sequencer_agrees(rng, count):
     """Read several journals, with rings of any size, and checkpoints and restarts anywhere."""
     journals = ["a/journal", "b/journal"][: rng.randrange(1, 3)]
     log = interleaved(rng, [random_log(rng, count, journal) for journal in journals])
@@ -178,7 +128,7 @@ def sequencer_agrees(way, rng, count):
         batch = [row for row in rest[:size] if row.journal == rest[0].journal]
         # Only journals are in an order, which are read in any.
         rest = [row for row in rest[:size] if row.journal != rest[0].journal] + rest[size:]
-        checkpoint = read_batch(way, rng, sequencer, reference, batch)
+        checkpoint = read_batch(rng, sequencer, reference, batch)
         if isinstance(checkpoint, SequencerCheckpoint):
             ring = rng.choice((0, 1, 2, 3, 5, 8, 100))
             if rng.random() < 0.5:
@@ -229,10 +179,6 @@ def rewinding_agrees(rng, count):
 def settle_or_rewind(rng, sequencer, log, got):
     """Process a commit whole, or rewind it within its replay and return its last message."""
 
-    def settle(taken):
-        got.extend(key(row) for row in taken)
-        sequencer.settle(len(taken))
-
     if sequencer.replay_required:
         wanted = sequencer.replay_range()
         feed = copies(row for row in log if wanted.begin <= row.begin < wanted.end)
@@ -243,8 +189,8 @@ def settle_or_rewind(rng, sequencer, log, got):
             for fed, row in enumerate(feed):
                 if fed == fails_at:
                     break
-                if taken := sequencer.take_replay([row]):
-                    settle(taken)
+                if sequencer.offer_replay(row):
+                    got.append(key(row))
         if fails_at >= 0 or not begun:
             if begun and rng.random() < 0.5:
                 sequencer.abort_replay()
@@ -252,23 +198,23 @@ def settle_or_rewind(rng, sequencer, log, got):
             assert not sequencer.emitting
             return next(row for row in log if row.begin == offset)
         sequencer.finish_replay()
-    settle(sequencer.take())
+    while sequencer.step():
+        got.append(key(sequencer.dequeued))
     return None
 
 
-def read_batch(way, rng, sequencer, reference, rows):
+def read_batch(rng, sequencer, reference, rows):
     """Return the reference behind rows, or a checkpoint among them."""
     batch, index = copies(rows), 0
     while index < len(rows):
-        through = way.queue(sequencer, batch, rows, index, reference)
-        part, index = rows[index:through], through
-        total, ahead = [], reference.copy()
-        for row in part:
-            total += ahead.queue(row)[1]
+        outcome = sequencer.queue_uncommitted(batch[index])
+        part, index = rows[index : index + 1], index + 1
+        rule, total = reference.copy().queue(part[0])
+        assert outcome == rule.outcome
         assert sequencer.emitting == bool(total)
         chosen = rng.randrange(len(total) + 1) if rng.random() < 0.3 else len(total) + 1
         got = []
-        for got in way.process(sequencer, reference.log, rng, chosen) if total else ():
+        for got in process(sequencer, reference.log, rng) if total else ():
             assert keys(got) == keys(total[: len(got)])
             if len(got) == chosen and sequencer.emitting:
                 checkpoint = sequencer.checkpoint(include_dequeued=True)
@@ -356,8 +302,7 @@ class Expected:
 
 
 WAYS = {
-    "rows": partial(sequencer_agrees, ByRows()),
-    "parts": partial(sequencer_agrees, ByBatches()),
+    "rows": sequencer_agrees,
     "rewinding": rewinding_agrees,
 }
 

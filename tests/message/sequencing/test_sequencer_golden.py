@@ -6,7 +6,7 @@ import pytest
 
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
-from gazette_aio.message.sequencing.outcome import QueueOutcome
+from gazette_aio.message.sequencing.rules import QueueOutcome
 from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags
 from gazette_aio.protocol.errors import ReplayError, SequencerStateError
@@ -17,11 +17,8 @@ class DifferenceError(Exception):
     """A replay whose recorded rows hold zero clocks."""
 
 
-class ByRows:
+class Driven:
     """Drives a Sequencer message by message."""
-
-    is_exact = True
-    """Whether checkpoints within a commit are those which were recorded."""
 
     def __init__(self, sequencer):
         self.sequencer = sequencer
@@ -41,47 +38,15 @@ class ByRows:
         return self.sequencer.dequeued if self.sequencer.step() else None
 
 
-class ByBatches(ByRows):
-    """Drives one by batches, as readers do, and settles messages one by one."""
-
-    is_exact = False
-
-    def __init__(self, sequencer):
-        super().__init__(sequencer)
-        self.taken, self.at = None, 0
-
-    def queue(self, row, label):
-        self.taken = None
-        super().queue(row, label)
-
-    def next(self):
-        while True:
-            if self.taken is not None:
-                self.sequencer.settle(self.at)
-                if self.at < len(self.taken):
-                    self.at += 1
-                    return self.taken[self.at - 1]
-                self.taken = None
-            elif not self.sequencer.emitting:
-                return None
-            elif self.feed:
-                self.taken, self.at = self.sequencer.take_replay([self.feed.pop(0)]) or None, 0
-            elif self.feed is not None:
-                self.sequencer.finish_replay()
-                self.feed = None
-            else:
-                self.taken, self.at = self.sequencer.take(), 0
-
-
 def make(journal, producer, clock, flags, begin, end):
     return Envelope(journal, begin, end, clock, Flags(flags), bytes.fromhex(producer), None)
 
 
-def run_trace(trace, driver):
+def run_trace(trace):
     journals, producers = trace["journals"], trace["producers"]
     events = [make(journals[j], producers[p], c, f, b, e) for j, p, c, f, b, e in trace["events"]]
     index = {(e.journal, e.begin): i for i, e in enumerate(events)}
-    driven = driver(Sequencer(buffer=trace["ring"]))
+    driven = Driven(Sequencer(buffer=trace["ring"]))
     checkpoint = driven.sequencer.checkpoint()
     queued = None
 
@@ -99,11 +64,8 @@ def run_trace(trace, driver):
             driven.queue(queued, step[2])
             assert sequencer.has_pending == step[3]
         elif kind == "replay":
-            if step[1] == step[2] and not driven.is_exact and not sequencer.replay_required:
-                continue  # It was recorded within a commit of nothing but this acknowledgement.
             journal, begin, end = sequencer.replay_range()
-            assert (journal, end) == (queued.journal, step[2])
-            assert begin == step[1] if driven.is_exact else begin <= step[1]
+            assert (journal, begin, end) == (queued.journal, step[1], step[2])
             sequencer.start_replay()
             driven.feed = [e for e in events if e.journal == journal and begin <= e.begin < end]
         elif kind in {"drain", "step"}:
@@ -125,29 +87,23 @@ def run_trace(trace, driver):
                 [journals.index(s.journal), producers.index(s.producer.hex()), s.last_ack, s.begin]
                 for s in checkpoint.producers
             ]
-            want = step[3]
-            if sequencer.emitting and not driven.is_exact:
-                # How far a commit is, is told in another way, which is exact as well.
-                of = [journals.index(queued.journal), producers.index(queued.producer.hex())]
-                states, want = ([s for s in every if s[:2] != of] for every in (states, want))
-            assert sorted(states) == want, step
+            assert sorted(states) == step[3], step
             assert not sequencer.has_pending
         else:
             assert kind == "restart"
             stored = SequencerCheckpoint.from_proto(checkpoint.to_proto())
-            driven = driver(Sequencer.from_checkpoint(stored, buffer=step[1]))
+            driven = Driven(Sequencer.from_checkpoint(stored, buffer=step[1]))
 
 
 def test_outcomes():
     assert {o.label: int(o) for o in QueueOutcome} == golden.load("sequencer.json")["outcomes"]
 
 
-@pytest.mark.parametrize("driver", [ByRows, ByBatches])
-def test_traces(driver):
+def test_traces():
     different, failures = set(), {}
     for number, trace in enumerate(golden.load("sequencer.json")["traces"]):
         try:
-            run_trace(trace, driver)
+            run_trace(trace)
         except DifferenceError:
             different.add(number)
         except AssertionError as error:
@@ -198,13 +154,12 @@ def test_misuse():
     with pytest.raises(SequencerStateError) as raised:
         sequencer.queue_uncommitted(row)
     assert str(raised.value) in texts.values()
-    sequencer.take()
-    sequencer.settle(1)
+    assert sequencer.step()
+    assert not sequencer.step()
     for clock, flags in ((6, 1), (7, 1), (8, 2)):
         sequencer.queue_uncommitted(
             make("a/journal", "0123456789ab", clock, flags, clock * 10, clock * 10 + 10)
         )
-    for dequeue in (sequencer.step, sequencer.take):
-        with pytest.raises(SequencerStateError) as raised:
-            dequeue()
-        assert str(raised.value) in texts.values()
+    with pytest.raises(SequencerStateError) as raised:
+        sequencer.step()
+    assert str(raised.value) in texts.values()
