@@ -263,9 +263,10 @@ class SourceIntake(Intake):
                 wants.clear()
                 del chunk  # Idle shards retain no content.
                 self._put(source)
-        except Exception as error:  # noqa: BLE001 - delivered.
+        except BaseException as error:  # noqa: BLE001 - delivered.
+            failure = failure_of(error, "it was cancelled")
             await wants.wait()
-            self._put(explained(f"reading {name} at offset {content.offset}", error))
+            self._put(explained(f"reading {name} at offset {content.offset}", failure))
         finally:
             await reader.aclose()
 

@@ -291,34 +291,52 @@ def test_a_source_is_read_little_further_than_its_messages_are_consumed():
     run_clocked(test)
 
 
+class Panic(BaseException):
+    """An error of a module that isn't in Python."""
+
+
 class BrokenDecoder:
     """Raises as it's fed, which decoders must not."""
 
     offset = buffered = 0
 
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
     def feed(self, chunk: bytes) -> None:
-        raise KeyError(len(chunk))
+        raise self.error
 
 
 class BrokenFraming(Framing):
     content_type = "application/x-broken"
+    error: BaseException
 
     def encode(self, message: bytes) -> bytes:
         return message
 
     def decoder(self, offset: int = 0, *, max_frame_bytes: int = 0) -> Any:
-        return BrokenDecoder()
+        return BrokenDecoder(self.error)
 
 
-def test_a_framing_that_breaks_its_rules_fails_the_shard():
-    register_framing(BrokenFraming())
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError(7), "KeyError: 7"),
+        (Panic("index out of range"), "RuntimeError: Panic('index out of range')"),
+        (asyncio.CancelledError(), "RuntimeError: it was cancelled"),
+    ],
+)
+def test_a_framing_that_breaks_its_rules_fails_the_shard(error: BaseException, text: str):
+    framing = BrokenFraming()
+    framing.error = error
+    register_framing(framing)
 
     async def test(loop: ClockLoop) -> None:
         application = Values(json_adapter(), bytes)
         async with World(loop, BrokenFraming.content_type, application) as world:
             await world.append(b"content")
             assert world.task.done()
-            assert str(await world.failure()) == f"reading {JOURNAL} at offset 0: KeyError: 7"
+            assert str(await world.failure()) == f"reading {JOURNAL} at offset 0: {text}"
 
     run_clocked(test)
 
