@@ -30,12 +30,15 @@ from gazette_aio.message.sequencing.rules import (
     ACK,
     BEGIN,
     CLOSE,
-    EXTEND,
+    EVICTED,
     MESSAGE,
+    NONE,
     NOTHING,
+    RETAINED,
+    SAME,
     ProducerBounds,
     QueueOutcome,
-    step,
+    rule_of,
     unseen,
 )
 from gazette_aio.message.uuid import ProducerID
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.sequencing.rules import PendingAre
 
 _logger = logging.getLogger(__name__)
 
@@ -74,10 +78,12 @@ class _Producer:
         """The pending messages that are retained, of which the first ones may be evicted."""
 
     @property
-    def is_retained(self) -> bool:
-        """Whether all pending messages are retained."""
-        span = self.span
-        return bool(span and span[0].begin == self.bounds.begin)
+    def pending(self) -> PendingAre:
+        """Whether the pending messages are retained."""
+        begin, span = self.bounds.begin, self.span
+        if begin == -1:
+            return NONE
+        return RETAINED if span and span[0].begin == begin else EVICTED
 
     def drop_span(self) -> None:
         """Release the pending messages, which the ring has entries of."""
@@ -106,8 +112,9 @@ class _Commit:
 
     def skip(self) -> None:
         """Drop retained messages that aren't delivered, up to the next one that is."""
-        while self.rows and not self.is_next(self.rows[0]):
-            self.rows.popleft()
+        rows, (low, high, _) = self.rows, self.producer.bounds
+        while rows and not low < rows[0].clock <= high:
+            rows.popleft()
 
     def processed(self, envelope: Envelope[Any]) -> None:
         """Declare a message processed, and those before it."""
@@ -214,17 +221,19 @@ class Sequencer:
             oldest.popleft()
         producer = self._producer_of(envelope)
         bounds, clock, flags = producer.bounds, envelope.clock, envelope.flags
-        rule, after = step(bounds, flags, clock, envelope.begin, retained=producer.is_retained)
+        rule = rule_of(bounds, flags, clock, producer.pending)
         if rule.warning is not None:
             _log(rule.warning, envelope)
         if rule.commits is NOTHING:
             if rule.then is CLOSE:
                 self._close(producer, clock)
-            elif rule.then in {BEGIN, EXTEND}:
-                self._retain(producer, envelope)
-                producer.bounds = after
+            elif rule.then is not SAME:
+                begin = bounds.begin
                 if rule.then is BEGIN:
+                    begin = envelope.begin
                     self._pending.add(producer)
+                producer.bounds = ProducerBounds(bounds.min, clock, begin)
+                self._retain(producer, envelope)
             self._offsets[envelope.journal] = envelope.end
             return rule.outcome
         begin = bounds.begin
@@ -307,7 +316,8 @@ class Sequencer:
 
     def _dequeue(self, commit: _Commit, envelope: Envelope[Any]) -> None:
         # Messages before it were processed, or don't belong to the commit.
-        commit.producer.bounds = commit.producer.bounds._replace(begin=envelope.begin)
+        low, high, _ = commit.producer.bounds
+        commit.producer.bounds = ProducerBounds(low, high, envelope.begin)
         self.dequeued = envelope
 
     def _settle_dequeued(self) -> None:
