@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 # Etcd accepts 128 operations in a transaction, unless its --max-txn-ops says otherwise.
 _DEFAULT_SIZE = 100
 
-transaction_size_option: Callable[[FC], FC] = click.option(
-    "--max-txn-size",
-    "--batch-size",
-    "max_txn_size",
-    type=click.IntRange(min=0),
-    help="Greatest number of changes per transaction (default: 100); 0 applies all in one.",
-)
+
+def transaction_size_option(command: FC) -> FC:
+    """Let a command take the greatest number of changes per transaction, as `max_txn_size`."""
+    option = click.option(
+        "--max-txn-size",
+        "--batch-size",
+        "max_txn_size",
+        type=click.IntRange(min=0),
+        help="Greatest number of changes per transaction (default: 100); 0 applies all in one.",
+    )
+    return option(command)
 
 
 class Transactions:
