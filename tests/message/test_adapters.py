@@ -460,14 +460,6 @@ def test_paths_which_lead_nowhere(path: str) -> None:
         raw_adapter(path)
 
 
-def test_what_reads_uuids_alone() -> None:
-    decode, uuid_of = json_adapter(uuid_path="a.b.c").uuid_reader()
-    assert uuid_of(decode(b'{"x":1,"a":{"b":{"c":"text","d":2}}}')) == "text"
-    with pytest.raises(AttributeError):
-        uuid_of(decode(b'{"a":{"b":null}}'))
-    assert csv_adapter(uuid_column=3).uuid_column == 3
-
-
 def test_a_uuid_field_which_is_there_but_empty() -> None:
     file = descriptor_pb2.FileDescriptorProto(
         name="presence.proto", package="presence", syntax="proto2"
