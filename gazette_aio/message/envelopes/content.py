@@ -107,8 +107,6 @@ class JournalContent:
         skip_acks: Leave acknowledgements out.
         skip_errors: Return messages before and after bytes that are no message together, and not in
             the order of the content.
-        exact: Deliver by replays what would be delivered if all pending messages were retained,
-            even of producers whose clocks go back. Otherwise, deliver what Gazette's replays do.
         is_split: Whether messages are fed to the core itself, in place of content.
     """
 
@@ -125,7 +123,6 @@ class JournalContent:
         lenient: bool = False,
         skip_acks: bool = False,
         skip_errors: bool = False,
-        exact: bool = False,
         is_split: bool = False,
     ) -> None:
         self.format = journal_format
@@ -163,7 +160,7 @@ class JournalContent:
             strict=strict,
             skip_acks=skip_acks,
             skip_errors=skip_errors,
-            exact=exact,
+            exact=True,
         )
         self._through = offset
         self._is_torn = False  # Whether the end of content within a message was refused.

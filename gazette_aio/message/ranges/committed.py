@@ -102,7 +102,7 @@ class CommittedRange(JournalContent):
             (producer.to_bytes(6), low, high, begin)
             for producer, (low, high, begin) in sorted(state.producers.items())
         ]
-        super().__init__(journal_format, state.offset, states=states, exact=True, **options)
+        super().__init__(journal_format, state.offset, states=states, **options)
 
     @property
     def state(self) -> RangeState:
