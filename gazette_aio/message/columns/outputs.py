@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from pyarrow import BinaryArray, RecordBatch
 
     from gazette_aio.message.columns.documents.decoder import DocumentDecoder
+    from gazette_aio.message.columns.documents.messages import Messages
     from gazette_aio.message.envelopes.outputs import BadMessages, Made
     from gazette_aio.message.sequencing.columns import Indices
     from gazette_aio.protocol.errors import FramingError
-
-    Messages = Batch | BinaryArray
 
 MAX_BATCH_BYTES: Final = 1 << 30
 """Largest size of the messages of a record batch, and of a single message."""
