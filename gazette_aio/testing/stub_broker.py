@@ -145,7 +145,8 @@ class StubBroker(Owner):
         """Method and metadata of each RPC."""
         self._server: grpc.aio.Server | None = None
         self._misfits: list[str] = []
-        self._given_up = False  # Whether the client ended the last Read RPC early.
+        # Responses of the last Read and Append whose end the client didn't wait for.
+        self._given_up: set[asyncio.Queue[Any]] = set()
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -230,10 +231,10 @@ class StubBroker(Owner):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_SECONDS):
                 await self._idle.wait()
-        if self._given_up:
+        for responses in self._given_up:
             # Race: the transport decides how many of the responses were sent.
-            while not self.read_responses.empty():
-                if isinstance(self.read_responses.get_nowait(), End):
+            while not responses.empty():
+                if isinstance(responses.get_nowait(), End):
                     break
         left = self._left_over()
         await self.stop()
@@ -363,10 +364,10 @@ class StubBroker(Owner):
                     yield response
                 return
             self.read_requests.put_nowait(request)
-            self._given_up = True
+            self._given_up.add(self.read_responses)
             while not isinstance(scripted := await self.read_responses.get(), End):
                 yield scripted
-            self._given_up = False
+            self._given_up.discard(self.read_responses)
             if scripted.error is not None:
                 raise scripted.error
 
@@ -377,8 +378,10 @@ class StubBroker(Owner):
             if self.append_handler is not None:
                 return await self.append_handler(self._seen_each(requests))
             reading = asyncio.create_task(self._read_appends(requests))
+            self._given_up.add(self.append_responses)
             try:
                 scripted = await self.append_responses.get()
+                self._given_up.discard(self.append_responses)
             finally:
                 reading.cancel()
                 await asyncio.wait((reading,))
