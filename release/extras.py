@@ -22,6 +22,8 @@ PACKAGES = frozenset(
             "apsw",
             "fastapi",
             "google_crc32c",
+            "grpc_health",
+            "grpc_reflection",
             "numpy",
             "obstore",
             "opentelemetry",
@@ -78,8 +80,9 @@ def adapt_a_model() -> None:
     json_adapter(type("Model", (BaseModel,), {}))
 
 
-def open_cloud_store() -> None:
-    """Look for the client of stores in a cloud."""
+def serve() -> None:
+    """Look for the services for tools, and for the client of stores in a cloud."""
+    modules("serving.extras")()
     from gazette_aio.broker.stores.object_config import check_installed
 
     check_installed("s3")
@@ -118,7 +121,7 @@ USES: dict[str, Callable[[], Any]] = {
     "pydantic": adapt_a_model,
     "pytest": modules("testing.plugin"),
     "rocksdb": modules("consumer.stores.rocksdb.store"),
-    "server": open_cloud_store,
+    "server": serve,
     "spark": make_a_source,
     "sql": modules("consumer.stores.sql"),
     "sqlite": modules("consumer.stores.sqlite.vfs"),

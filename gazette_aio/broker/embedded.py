@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gazette_aio.serving.server import GrpcServer
 
 _P = ParamSpec("_P")
+_EXTRAS = "gazette_aio.serving.extras"
 
 
 def _taking(
@@ -104,7 +106,7 @@ class EmbeddedBroker(Owner):
 
         Raises:
             ConfigurationError: The directory, a port or the socket is in use, an option is
-                invalid, or a file of certificates can't be used.
+                invalid, a file of certificates can't be used, or an extra isn't installed.
             StoreError: The key space is damaged; the text names file and offset.
 
         Cancellation: safe — the broker is stopped again.
@@ -119,6 +121,8 @@ class EmbeddedBroker(Owner):
 
     async def _start(self) -> None:
         tls = await in_thread(read_tls, self.options.tls_files)
+        if self.options.grpc_extras:  # Their packages may not be installed.
+            await in_thread(importlib.import_module, _EXTRAS)
         path = self.options.data_dir
         if path is None:
             self._temporary = tempfile.mkdtemp(prefix="gazette-broker-")

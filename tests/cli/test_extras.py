@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from gazette_aio.cli.shell.failures import exit_code
 from gazette_aio.protocol import StoreError
 
 EXTRAS = (
-    "aiosqlite", "apsw", "google_crc32c", "numpy", "obstore", "opentelemetry", "prometheus_client",
-    "psycopg", "pyarrow", "pydantic", "pyspark", "pytest", "rocksdict", "scipy", "sqlalchemy",
+    "aiosqlite", "apsw", "google_crc32c", "grpc_health", "grpc_reflection", "numpy", "obstore",
+    "opentelemetry", "prometheus_client", "psycopg", "pyarrow", "pydantic", "pyspark", "pytest", "rocksdict", "scipy", "sqlalchemy",
     "starlette", "uvloop",
 )  # fmt: skip
 
@@ -52,6 +53,15 @@ def test_a_missing_extra_of_a_store(monkeypatch: Any) -> None:
     with pytest.raises(StoreError, match=r"need obstore: pip install 'gazette-aio\[server\]'") as e:
         check_installed("s3")
     assert exit_code(e.value) == 2
+
+
+def test_a_missing_extra_of_the_broker(tmp_path: Path) -> None:
+    done = without_extras("serve", "--grpc-extras", f"--data-dir={tmp_path / 'data'}")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    text = "grpc_extras need grpcio-health-checking and grpcio-reflection"
+    assert done.stderr == f"gazette-aio: {text}: pip install 'gazette-aio[server]'\n"
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow
