@@ -27,7 +27,7 @@ _POOLED_THREADS: Final = ("AnyIO ", "asyncio_", "uvloop_", "ThreadPoolExecutor-"
 
 @contextlib.asynccontextmanager
 async def no_leaks(
-    *, grace_seconds: float = 2.0, directory: Path | None = None
+    *, grace_seconds: float = 20.0, directory: Path | None = None
 ) -> AsyncGenerator[None]:
     """Return an async context manager that fails if its block leaks.
 

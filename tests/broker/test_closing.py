@@ -24,7 +24,7 @@ async def test_a_broker_under_load(tmp_path: Path, *, socket: bool) -> None:
     """Blocked reads and watches by gRPC, and a blocked read by HTTP."""
     path = tmp_path / "socket" if socket else None
     once = RetryPolicy(on_error=lambda failure: False)
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         for number in itertools.count():
             broker = EmbeddedBroker(tmp_path / "data", socket=path)
             await broker.start()

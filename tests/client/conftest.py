@@ -25,7 +25,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
 @pytest.fixture(autouse=True)
 async def _nothing_leaks(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
     """Fail a test which leaves tasks, threads, files or connections behind."""
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
     # Whoever keeps the record of an error would keep its RPC, and with that the connection.
     records = [record for record in caplog.records if record.name.startswith("gazette_aio.client")]

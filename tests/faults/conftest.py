@@ -18,7 +18,7 @@ from tests.faults.support import CONTENT_TYPE, JOURNALS, SWIFT
 async def _nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """Fail a test which leaves tasks, threads, files or connections behind."""
     monkeypatch.delenv("BROKER_ADDRESS", raising=False)
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
 
 

@@ -14,7 +14,7 @@ from gazette_aio.testing import no_leaks
 
 @pytest.fixture
 async def nothing_leaks():
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
 
 

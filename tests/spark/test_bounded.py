@@ -36,7 +36,7 @@ WHOLE = b"".join(PARTS)
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
 
 

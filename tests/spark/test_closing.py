@@ -40,7 +40,7 @@ HOUR = RetryPolicy(backoff=lambda attempt: 3600.0)
 @pytest.fixture
 async def broker() -> AsyncIterator[StubBroker]:
     """A broker which stalls behind the content of its journals, and in appends."""
-    async with no_leaks(grace_seconds=20.0), StubBroker() as broker:
+    async with no_leaks(), StubBroker() as broker:
         journals = MemoryJournals(broker)
         journals.gate.clear()
 

@@ -26,7 +26,7 @@ NOBODY = "http://localhost:1"
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
         await bridge.close_clients()
 

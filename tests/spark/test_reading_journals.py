@@ -40,7 +40,7 @@ from tests.waiting import eventually
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
         await bridge.close_clients()
 

@@ -28,7 +28,7 @@ FORMS = ["ndjson", "csv", "protobuf-fixed"]
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
 
 

@@ -15,7 +15,7 @@ from tests.client.support import JOURNAL, content, metadata
 
 
 async def test_a_proxy_with_connections() -> None:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         arrived: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
         server = await asyncio.start_server(
             lambda reader, writer: arrived.put_nowait(writer), "127.0.0.1", 0
@@ -45,7 +45,7 @@ async def test_a_scripted_broker_with_an_rpc() -> None:
         yield content(request.offset, b"content")
         await asyncio.Event().wait()
 
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         for number in itertools.count():
             broker = StubBroker()
             await broker.start()

@@ -62,7 +62,7 @@ class Peers:
 
 @pytest.fixture
 async def peers() -> AsyncIterator[Peers]:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         peers = Peers()
         server = await asyncio.start_server(peers.accept, "127.0.0.1", 0)
         async with peers.proxy:
@@ -246,7 +246,7 @@ async def test_it_starts_again_at_its_port(peers: Peers) -> None:
 
 
 async def test_upstream_is_a_socket_of_unix(tmp_path: Path) -> None:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         peers = Peers()
         server = await asyncio.start_unix_server(peers.accept, tmp_path / "socket")
         async with FaultProxy(f"unix://localhost{tmp_path}/socket") as peers.proxy:

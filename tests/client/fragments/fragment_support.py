@@ -122,9 +122,14 @@ async def read_until_error(reader: FragmentReader) -> tuple[bytes, BaseException
     return bytes(data), None
 
 
-def open_files() -> int:
+def open_files() -> set[tuple[str, str]]:
+    """Return all that is open: connections of earlier tests may end at any time."""
     gc.collect(1)
-    return len(list(Path("/proc/self/fd").iterdir()))
+    found: set[tuple[str, str]] = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add((entry.name, str(entry.readlink())))
+    return found
 
 
 class RawStore:

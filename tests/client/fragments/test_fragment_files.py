@@ -65,7 +65,7 @@ async def test_codecs(root: Path, codec: int) -> None:
         got, error = await read_until_error(await open_fragment_url(fragment, 100, url))
         assert type(error) is pb.DidNotReadExpectedEOFError
         assert got in (b"", TEXT[:10]), "the last member is withheld"
-    assert open_files() == before
+    assert open_files() <= before
 
 
 async def test_large_files(root: Path) -> None:
@@ -169,7 +169,7 @@ async def test_what_is_not_a_file(root: Path) -> None:
             await read(root, f"file:///{path}")
         assert f'!OK fetching (404 Not Found, "file:///{path}")' in str(caught.value)
         assert caught.value.retryable
-    assert open_files() == before
+    assert open_files() <= before
     if os.geteuid():
         (root / "closed").chmod(0)
         with pytest.raises(pb.TransportError, match="403 Forbidden"):
@@ -279,7 +279,7 @@ async def test_cancellation(root: Path) -> None:
 
     async def check() -> None:
         await eventually(lambda: "0 open" in repr(source))
-        assert open_files() == before
+        assert open_files() <= before
 
     assert await cancel_at_every_await(operation, check) >= 3
     await source.aclose()
@@ -308,7 +308,8 @@ async def test_closing_waits_for_the_threads(root: Path, monkeypatch: pytest.Mon
     ]
     await asyncio.gather(*(reader.read() for reader in readers))
     await source.aclose()
-    assert (at_work, open_files()) == (0, before)
+    assert at_work == 0
+    assert open_files() <= before
 
 
 async def test_files_that_hang_do_not_hold_up_closing(
@@ -342,4 +343,4 @@ async def test_files_that_hang_do_not_hold_up_closing(
     assert "closing 3 fragment files takes too long" in record.getMessage()
     assert "secret" not in record.getMessage()
     # The files are closed after all.
-    await eventually(lambda: repr(source) == "<FragmentSource, closed>" and open_files() == before)
+    await eventually(lambda: repr(source) == "<FragmentSource, closed>" and open_files() <= before)

@@ -67,7 +67,7 @@ class Recoveries:
 @pytest.fixture
 async def recoveries(tmp_path: Path) -> AsyncIterator[Recoveries]:
     directory = tmp_path / "files"
-    async with no_leaks(grace_seconds=20.0), serve(tmp_path) as client:
+    async with no_leaks(), serve(tmp_path) as client:
         await create_log(client, LOG)
         async with Group(client, recovery_directory=directory) as group:
             yield Recoveries(group, client, directory)

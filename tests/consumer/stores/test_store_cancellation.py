@@ -27,7 +27,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
 
 

@@ -14,7 +14,7 @@ from gazette_aio.testing.leaks import no_leaks
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
     """Fail a test which leaves tasks, threads, files or connections behind."""
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
 
 

@@ -14,7 +14,7 @@ from tests.consumer.recoverylog.recorder.support import LOG, OTHER_LOG
 
 @pytest.fixture(autouse=True)
 async def _nothing_leaks() -> AsyncIterator[None]:
-    async with no_leaks(grace_seconds=20.0):
+    async with no_leaks():
         yield
 
 
