@@ -28,7 +28,7 @@ _MOST_DIGITS: Final = 10
 MAX_RECEIVE_BYTES: Final = 16 << 20
 """Largest message accepted from a broker."""
 
-CHUNK_BYTES: Final = 128 << 10
+CHUNK_BYTES: Final = 512 << 10
 """Largest content of one message to a broker, which accepts at most 4 MiB."""
 
 STREAM_BUFFER_BYTES: Final = 1 << 20

@@ -80,7 +80,7 @@ async def test_a_stream_which_breaks_as_it_ends_has_an_outcome(
 
 
 async def test_large_writes_are_split(broker: StubBroker, client: JournalClient) -> None:
-    data = bytes(range(256)) * 2000
+    data = bytes(range(256)) * 8000
     journals = MemoryJournals(broker)
     async with appender(client) as a:
         await a.write(data)
@@ -93,7 +93,7 @@ async def test_large_writes_are_split(broker: StubBroker, client: JournalClient)
     await a.write(data)
     await broker.append_requests.get()
     sizes = [len(chunk) for chunk in await sent(broker, 4)]
-    assert max(sizes) == 128 << 10
+    assert max(sizes) == 512 << 10
     assert sum(sizes) == len(data)
     broker.finish(AN_ERROR, rpc="Append")
     await a.abort()
