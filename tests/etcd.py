@@ -69,5 +69,4 @@ class Etcd(EtcdProcess):
             [binary().with_name("etcdctl"), f"--endpoints={self.endpoint}", *command],
             check=True,
             stdout=subprocess.DEVNULL,
-            timeout=60,
         )

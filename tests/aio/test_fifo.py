@@ -102,7 +102,7 @@ async def test_a_lock_which_is_handed_to_the_dying_is_passed_on() -> None:
     first.cancel()
     await asyncio.wait((first,))
     assert first.cancelled()
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 60)
     assert lock.held
     lock.release()
     assert not lock.held

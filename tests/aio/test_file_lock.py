@@ -50,7 +50,6 @@ def test_a_forked_child_does_not_keep_a_lock(tmp_path: Path) -> None:
         [sys.executable, "-c", FORK, tmp_path / "lock"],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
         cwd=Path(__file__).parents[2],
     )

@@ -115,7 +115,7 @@ async def _acknowledged(journals: list[Journal]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.crash
-@pytest.mark.timeout(120 + 10 * ROUNDS)
+@pytest.mark.timeout(600 + 10 * ROUNDS)
 @pytest.mark.parametrize("fsync", SHARES)
 async def test_killed_brokers_lose_nothing(tmp_path: Path, fsync: str) -> None:
     seed = extent.seed()

@@ -52,7 +52,6 @@ async def create_many(caller: Caller, names: list[str]) -> None:
 # Many
 
 
-@pytest.mark.timeout(180)  # It takes a few seconds of a machine which has nothing else to do.
 async def test_a_thousand_readers_and_two_hundred_appenders(broker: EmbeddedBroker) -> None:
     journals, readers, appenders, rounds = 500, 1000, 200, 5
     names = [f"test/part-{number:03}" for number in range(journals)]

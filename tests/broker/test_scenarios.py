@@ -132,7 +132,6 @@ async def _replay_remotely(scenario: dict[str, Any], address: str) -> str | None
     )
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str, outcomes: dict[str, str | None]) -> None:
     found = outcomes[name]

@@ -253,7 +253,7 @@ async def test_a_service_waits_for_its_files(
 
     def slow(name: str, _: int) -> None:
         if name == "write":
-            written.wait(10)
+            written.wait(60)
 
     files = SpoolFiles(monkeypatch, slow)
     stalled_client.context.append_memory.free_bytes = 0

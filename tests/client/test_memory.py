@@ -96,14 +96,12 @@ def endpoint() -> Iterator[str]:
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_reading_through_a_broker_holds_little(endpoint: str) -> None:
     assert most_resident(READS_ALL.format(size=BYTES), endpoint) < MOST_RESIDENT
 
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_reading_a_fragment_file_holds_little(tmp_path: Path) -> None:
     compressor = zstandard.ZstdCompressor(level=1).compressobj()
     with (tmp_path / "fragment.zst").open("wb") as file:

@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 """Its programs are run where Spark is."""
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {SPARK_PAGE})]
-pytestmark = pytest.mark.timeout(240)  # A page's programs are run one after the other.
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

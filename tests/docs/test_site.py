@@ -33,7 +33,6 @@ def test_the_reference_has_each_public_name(package):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)  # It's a tool which imports all there is.
 def test_site_builds(tmp_path):
     pytest.importorskip("mkdocstrings")
     done = subprocess.run(

@@ -12,7 +12,6 @@ import pytest
 from benchmarks import harness, measures, peers, spark
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(240)  # Each is another process, which imports everything.
 
 
 def measure(better, figures, yardsticks, goal):

@@ -20,7 +20,7 @@ from gazette_aio.protocol.errors import FencedError, StoreError
 from tests.postgres import postgres_server
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.crash
 KILLS = 10
 ORDERS = 60
 """Orders published for each process."""

@@ -19,7 +19,6 @@ from examples.flights.fleet import Share, shares
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6_000
-pytestmark = pytest.mark.timeout(240)  # The demo is several processes.
 
 try:
     data.archive_path()

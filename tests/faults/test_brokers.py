@@ -22,7 +22,6 @@ from tests.client.support import content
 from tests.faults.support import JOURNAL, SWIFT, running
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(60)
 RECORD = b"%05d;"
 KEY = "c2VjcmV0"
 

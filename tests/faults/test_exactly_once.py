@@ -15,7 +15,6 @@ from gazette_aio.testing import FaultProxy, Faults
 from tests.faults.support import CONTENT_TYPE, JOURNAL, JOURNALS, running, seeded
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(120)
 FAULTS = Faults(calm_seconds=(0.0, 0.05), fault_seconds=(0.0, 0.03), most_bytes=5_000)
 SEEDS = (1, 2, 3)
 

@@ -16,7 +16,6 @@ from tests.broker.caller import calling
 from tests.faults.support import FAULTS, JOURNAL, JOURNALS, strike
 from tests.waiting import eventually, turns
 
-pytestmark = pytest.mark.timeout(60)
 RECORD = b"%05d;"
 each_fault = pytest.mark.parametrize("fault", FAULTS)
 

@@ -63,7 +63,6 @@ def run(warnings: str, what: str, when: str) -> str:
         [sys.executable, "-W", warnings, "-c", SCRIPT, what, when],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
         cwd=Path(__file__).parents[2],
     )

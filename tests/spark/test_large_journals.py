@@ -87,7 +87,7 @@ def ack(producer, row):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(extent.of(180, 1800))
+@pytest.mark.timeout(extent.of(600, 1800))
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory use from /proc")
 async def test_a_large_journal_is_read_in_little_memory(tmp_path):
     root = tmp_path / "fragments"
@@ -116,7 +116,7 @@ async def test_a_large_journal_is_read_in_little_memory(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(extent.of(60, 900))
+@pytest.mark.timeout(extent.of(600, 900))
 async def test_many_small_journals_take_few_partitions(tmp_path):
     names = [f"many/part={number:05}" for number in range(JOURNALS)]
     async with BrokerProcess(tmp_path, options=("--fsync=off",)) as broker:

@@ -122,7 +122,7 @@ def test_a_fork_copies_no_lock_which_is_held(pool, monkeypatch):
             monkeypatch.setattr(os, "getpid", lambda: -5)
             child = threading.Thread(target=lambda: taken.append(pool.take(plan(), 1)), daemon=True)
             child.start()
-            child.join(5)
+            child.join(60)
             monkeypatch.undo()
             return default
 

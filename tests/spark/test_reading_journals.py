@@ -326,7 +326,7 @@ async def test_cancellation(journal, monkeypatch, early):
 
     async def check():
         # What's closed by a task which is cancelled ends by itself, in some turns of the loop.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await eventually(lambda: not client.status().streams)
         assert not [task for task in asyncio.all_tasks() if "RangeContent" in repr(task)]
 

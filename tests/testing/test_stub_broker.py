@@ -122,7 +122,7 @@ async def test_the_rest_of_an_answer_which_was_given_up_needs_no_reader() -> Non
     async with connect(broker.endpoint) as client, client.read(JOURNAL) as reader:
         assert await reader.read() == b"some"
     broker.read_requests.get_nowait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await eventually(lambda: not broker.open_rpcs)
     broker.read_responses.put_nowait(content(4, b"rest"))
     broker.finish()

@@ -15,7 +15,7 @@ from tests.docs.test_blocks import PAGES, ROOT, SPARK_PAGE, blocks_of
 pytest.importorskip("mypy")
 pytest.importorskip("basedpyright")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 CHECKERS = {
     "mypy": ["--check-untyped-defs", "--no-error-summary"],

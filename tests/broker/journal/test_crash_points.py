@@ -245,7 +245,7 @@ LOSSES = extent.of([Loss.NOTHING, Loss.ALL, Loss.ANY], list(Loss))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180 * (1 + SEEDS))
+@pytest.mark.timeout(600 * SEEDS)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.value)
 async def test_a_crash_between_any_two_operations(
     tmp_path: Path, loss: Loss, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -213,7 +212,6 @@ INTERVALS: list[tuple[str, dict[str, Any]]] = [
     steps=st.lists(steps, min_size=12, max_size=32),
 )
 @extent.examples(15)
-@pytest.mark.timeout(300)
 async def test_the_broker_does_what_the_model_does(
     fsync: FsyncMode, steps: list[tuple[str, dict[str, Any]]]
 ) -> None:

@@ -215,7 +215,6 @@ class Player:
 
 @given(script=st.lists(steps, max_size=30), cutoff=st.sampled_from([5, 200, 1 << 26]))
 @extent.examples(100)
-@pytest.mark.timeout(300)
 def test_appends_amount_to_the_model(script: list[tuple[Any, ...]], cutoff: int) -> None:
     async def run() -> None:
         rpc = ScriptedRpc()

@@ -91,7 +91,6 @@ async def _replay_all(etcd: str) -> dict[str, str | None]:
 
 
 # One test, since those of several workers would each start all members.
-@pytest.mark.timeout(600)
 def test_members_do_what_was_recorded(etcd_server: Etcd) -> None:
     outcomes = asyncio.run(_replay_all(etcd_server.endpoint))
     assert outcomes.keys() == SCENARIOS.keys()

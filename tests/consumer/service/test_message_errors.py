@@ -517,7 +517,6 @@ async def test_decisions_are_logged_and_counted(
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["log", "sql"])
 async def test_kills_at_many_steps(kind: str, tmp_path: Path) -> None:
     """A process that dies leaves nothing twice, and nothing of failed messages."""

@@ -48,7 +48,7 @@ async def test_a_member_is_closed_before_its_first_step(harness: ConsumerHarness
         await asyncio.sleep(0)
         await service.aclose()
         with pytest.raises(RuntimeError, match="was closed"):
-            await asyncio.wait_for(starting, 10)
+            await asyncio.wait_for(starting, 60)
 
 
 async def test_a_cancelled_close_is_a_close(harness: ConsumerHarness) -> None:

@@ -266,7 +266,7 @@ async def test_a_cancellation_as_the_commit_ends(
             if not task.cancelled():
                 task.exception()
         del first, second, task
-        gc.collect()
+    gc.collect()
     site.appends.failures = {}
     await site.publish(-1)
     assert -1 in await site.numbers()

@@ -24,7 +24,7 @@ from gazette_aio.client import RetryPolicy
 from gazette_aio.testing import create_journals, journal_spec
 from tests.message.publishing.fence_worker import FENCED, LOCKED, STEPS
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.interop
 ROWS = 6
 
 

@@ -306,7 +306,7 @@ async def test_checkpoints_dont_wait_for_threads(monkeypatch):
 
     def slow(self, *arguments):
         loop.call_soon_threadsafe(begun.set)
-        assert go.wait(10)
+        assert go.wait(60)
         return make(self, *arguments)
 
     async with reading(client, "a/j", block=False) as iterator:

@@ -53,7 +53,7 @@ print(resident("VmHWM:"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(extent.of(300, 900))
+@pytest.mark.timeout(extent.of(600, 900))
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory use from /proc")
 async def test_a_large_transaction_holds_little(tmp_path):
     async with (

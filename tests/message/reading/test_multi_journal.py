@@ -912,7 +912,6 @@ async def test_a_topic_of_many_journals_of_a_broker(broker_client, direct):
 
 @pytest.mark.crash
 @pytest.mark.slow  # Three starts of a process.
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("form", ["items", "arrow"])
 async def test_a_topic_of_a_broker_which_is_killed(tmp_path, unused_tcp_port, form):
     """Nothing is lost, nor repeated, by the reader nor by one which goes on from it."""
