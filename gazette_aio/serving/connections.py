@@ -18,15 +18,19 @@ import sys
 import termios
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gazette_aio.aio.forks import close_in_children
+from gazette_aio.aio.turns import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 _DESCRIPTORS: Final = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 _LOOK_SECONDS = 0.01
+_LONGEST_LOOK_SECONDS = 0.1
+_Found: TypeAlias = tuple[int, int]
+"""Descriptor and inode of a connection: another file may get the descriptor."""
 _QUEUES: Final = (termios.TIOCOUTQ, termios.FIONREAD)
 
 
@@ -47,15 +51,6 @@ class Connections:
     def __repr__(self) -> str:
         return f"<Connections {self._port}>"
 
-    def refuse(self) -> None:
-        """Stop listening. The system refuses clients that weren't accepted."""
-        for number, each in self._sockets():
-            if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                # The library logs an error of a listener that's shut down, and not all systems do
-                # that. A listener that's replaced ends; the library closes the one in its place.
-                with contextlib.suppress(OSError), _unused_listener() as unused:
-                    os.dup2(unused.fileno(), number, inheritable=False)
-
     def leave_children(self, server: object) -> None:
         """Have forked children close their copies of the sockets, while `server` exists.
 
@@ -67,15 +62,17 @@ class Connections:
     def _close_copies(self) -> None:
         # The child's copy of the library may close these numbers: no other file may have them.
         nothing = os.open(os.devnull, os.O_RDWR)
-        for number, _ in self._sockets():
-            os.dup2(nothing, number, inheritable=False)
+        for number, each in _sockets():
+            if self._is_own(each):
+                os.dup2(nothing, number, inheritable=False)
         os.close(nothing)
 
     async def finish(self, longest: float) -> None:
-        """Half-close each connection once no bytes are in transit, and wait until all are closed.
+        """Stop listening, half-close connections, and wait until all are closed.
 
-        A client reads to the end, and closes its half. A client that noticed the end by a failed
-        write would not read the answers.
+        The system refuses clients that weren't accepted. A connection is half-closed once no bytes
+        are in transit: its client reads to the end, and closes its half. A client that noticed the
+        end by a failed write would not read the answers.
 
         Args:
             longest: Most seconds to wait. Then the remaining connections are half-closed at once.
@@ -84,43 +81,42 @@ class Connections:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + longest
-        while self._half_close(even_busy=loop.time() >= end):
-            if loop.time() >= end:
+        await in_turns(self._refuse())
+        found: list[_Found] = []
+        pause = _LOOK_SECONDS
+        # Race: the library may just have been accepting another connection.
+        while found := found or await in_turns(self._connected()):
+            is_late = loop.time() >= end
+            found = await in_turns(_half_close(found, even_busy=is_late))
+            if is_late:
                 return
-            await asyncio.sleep(_LOOK_SECONDS)  # No event tells of the library's sockets.
+            await asyncio.sleep(pause)  # No event tells of the library's sockets.
+            pause = min(pause * 2, _LONGEST_LOOK_SECONDS)
 
-    def _half_close(self, *, even_busy: bool) -> int:
-        """Half-close connections, and return the number of open connections."""
-        count = 0
-        for _, each in self._sockets():
-            if _has_peer(each):
-                count += 1
-                if even_busy or not _is_busy(each):
-                    with contextlib.suppress(OSError):  # It has just ended.
-                        each.shutdown(socket.SHUT_WR)
-        return count
+    def _refuse(self) -> Generator[None]:
+        for number, each in _sockets():
+            if self._is_own(each) and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                # The library logs an error of a listener that's shut down, and not all systems do
+                # that. A listener that's replaced ends; the library closes the one in its place.
+                with contextlib.suppress(OSError), _unused_listener() as unused:
+                    os.dup2(unused.fileno(), number, inheritable=False)
+            yield
 
-    def _sockets(self) -> Generator[tuple[int, socket.socket]]:
-        """Yield descriptors and their sockets, which are duplicates of the descriptors."""
-        try:
-            names = os.listdir(_DESCRIPTORS)  # noqa: PTH208  # Numbers are what's wanted.
-        except OSError:
-            return
-        for name in names:
-            with contextlib.suppress(OSError):
-                number = int(name)
-                if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                    continue
-                # Race: the library may close the socket at any time, and another file may get its
-                # number.
-                with socket.socket(fileno=os.dup(number)) as each:
-                    if self._is_own(each):
-                        yield number, each
+    def _connected(self) -> Generator[None, None, list[_Found]]:
+        found: list[_Found] = []
+        for number, each in _sockets():
+            if self._is_own(each) and _has_peer(each):
+                found.append((number, os.fstat(each.fileno()).st_ino))
+            yield
+        return found
 
     def _is_own(self, each: socket.socket) -> bool:
         if each.type != socket.SOCK_STREAM:
             return False
-        name = each.getsockname()
+        try:
+            name = each.getsockname()
+        except OSError:  # It has ended.
+            return False
         if each.family == socket.AF_UNIX:
             return bool(name == os.fspath(self._port)) if isinstance(self._port, Path) else False
         if each.family not in (socket.AF_INET, socket.AF_INET6) or name[1] != self._port:
@@ -147,6 +143,46 @@ def _unused_listener() -> socket.socket:
         unused.bind("")
         unused.listen()
     return unused
+
+
+def _sockets() -> Generator[tuple[int, socket.socket]]:
+    """Yield descriptors of the process, and their sockets, which are duplicates."""
+    try:
+        names = os.listdir(_DESCRIPTORS)  # noqa: PTH208  # Numbers are what's wanted.
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):
+            number = int(name)
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            # Race: the library may close the socket at any time, and another file may get its
+            # number.
+            with _copy(number) as each:
+                yield number, each
+
+
+def _copy(number: int) -> socket.socket:
+    """Return a socket of its own on the descriptor of another one."""
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # It's no socket any more.
+        os.close(copy)
+        raise
+
+
+def _half_close(found: list[_Found], *, even_busy: bool) -> Generator[None, None, list[_Found]]:
+    """Half-close connections, and return those that are still open."""
+    left: list[_Found] = []
+    for number, inode in found:
+        with contextlib.suppress(OSError), _copy(number) as each:
+            if os.fstat(each.fileno()).st_ino == inode and _has_peer(each):
+                left.append((number, inode))
+                if even_busy or not _is_busy(each):
+                    each.shutdown(socket.SHUT_WR)
+        yield
+    return left
 
 
 def _has_peer(each: socket.socket) -> bool:

@@ -232,7 +232,6 @@ class GrpcServer:
         # Invariant: whatever arrives from here on has no effect, nor an answer. Clients see the end
         # of their connections, before the library would cancel any of it.
         assert self._connections is not None, "not bound"
-        self._connections.refuse()
         await self._connections.finish(_LINGER_SECONDS)
         await server.stop(None)
 

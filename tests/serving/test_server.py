@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections import Counter
@@ -294,6 +295,29 @@ async def test_a_client_that_never_closes_does_not_keep_a_server() -> None:
     await names.server.stop(60.0)
     await reader.read()
     writer.close()
+
+
+async def test_a_stop_looks_for_connections_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Any] = []
+    list_directory = os.listdir
+
+    def look(path: Any = ".") -> list[str]:
+        looks.append(path)
+        return list_directory(path)
+
+    names = Names(upper)
+    port = names.server.bind("127.0.0.1", 0)
+    await names.server.start()
+    # The stop waits until a client closes, as long as it may.
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await reader.read(1)
+    monkeypatch.setattr(os, "listdir", look)
+    await names.server.stop(60.0)
+    writer.close()
+
+    assert 1 <= len(looks) <= 3
 
 
 DIES_OF_PATHS = tuple(map(int, grpc.__version__.split(".")[:2])) >= (1, 85)
