@@ -79,7 +79,7 @@ class _Maker(EnvelopeMaker[Any]):
         made = start + len(envelopes)
         outputs: list[Made[Envelopes]] = [(envelopes, made)] if envelopes else []
         if error is not None:
-            bad = self.encoded(batch, made)
+            bad = self.encoded(batch, made, made + 1)
             made += 1
             self._errors.undecodable(bad[0], error)
             outputs.append((bad, made))

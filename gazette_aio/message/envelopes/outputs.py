@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from gazette_aio.message.envelopes.content import JournalContent, Refusal
+from gazette_aio.message.uuid import KNOWN_FLAGS
 from gazette_aio.protocol.errors import FramingError
 
 if TYPE_CHECKING:
@@ -136,6 +137,11 @@ class JournalOutputs(JournalContent, Generic[Out]):
         self._made.extend(made)
         return True
 
+    @property
+    def next_made(self) -> Out | FramingError | None:
+        """What `take()` returns or raises next."""
+        return self._made[0][0] if self._made else None
+
     def take(self) -> Out | None:
         """Return the next output, or None if there is none.
 
@@ -147,8 +153,18 @@ class JournalOutputs(JournalContent, Generic[Out]):
         value, stop = self._made.popleft()
         self.start, self.stop = self.stop, stop
         if isinstance(value, FramingError):
+            if value.kind == "unexpected_eof":  # Nothing follows: each call raises it again.
+                self._made.append((value, stop))
             raise value from value.__cause__
         return value
+
+    def settle_before(self, begin: int | None = None) -> None:
+        """Declare what was taken delivered, or only the messages before that at offset `begin`."""
+        stop = self.stop
+        if begin is not None and self.batch is not None:
+            begins, *_ = self.batch.places(self.start, stop, KNOWN_FLAGS)
+            stop = self.start + begins.index(begin)
+        self.settle(stop)
 
     def settle(self, stop: int) -> None:
         """Declare messages of the batch delivered, up to index `stop`."""

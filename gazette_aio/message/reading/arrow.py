@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 from gazette_aio.aio.owner import Owner
@@ -11,21 +13,26 @@ from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.columns.records import record_schema
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.engine import JournalEngine
+from gazette_aio.message.reading.reader import OutputReader
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from pyarrow import RecordBatch, Schema
 
     from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.envelopes.envelope import Envelope
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.envelopes.outputs import JournalOutputs
-    from gazette_aio.message.reading.driver import FlowDriver
+    from gazette_aio.message.reading.journal_input import Arrival, JournalInput
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
     from gazette_aio.protocol.errors import FramingError
+
+INLINE_BYTES = 8 << 10
+"""Size of content that is worked on without a thread: a switch of threads takes about as long."""
 
 
 class RecordEngine(JournalEngine["RecordBatch"]):
@@ -110,21 +117,6 @@ class RecordEngine(JournalEngine["RecordBatch"]):
             self._decoder = adapter, decoder
         return self._decoder[1]
 
-    def take(self, content: JournalOutputs[RecordBatch]) -> RecordBatch | None:
-        """Return the next batch of a journal, or None if none is ready.
-
-        Raises:
-            FramingError: The next output is this error.
-        """
-        try:
-            return content.take()
-        finally:
-            content.settle(content.stop)
-
-    def step(self, content: JournalOutputs[RecordBatch]) -> bool:
-        """Make the outputs of the next content. See `work()`."""
-        return self.work(content)
-
     def room(self, content: JournalOutputs[RecordBatch]) -> int | None:
         """Return how many more bytes a step could use; None if no step may run ahead now."""
         # Invariant: a checkpoint is as of the delivered outputs, so all outputs of earlier steps
@@ -139,6 +131,105 @@ class RecordEngine(JournalEngine["RecordBatch"]):
         return at_hand + self._pending.get(content, (0, 0))[0]
 
 
+class RecordReader(OutputReader["RecordBatch"]):
+    """Reads record batches, which a thread makes while more content arrives. See `OutputReader`."""
+
+    _engine: RecordEngine
+    _threads: ThreadPoolExecutor | None = None
+    _future: asyncio.Future[bool] | None = None  # Of the thread's work.
+
+    async def _next(self) -> RecordBatch:
+        await self._finish_work()
+        self.settle()
+        batch = await super()._next()
+        self.settle()
+        self._work_ahead()
+        return batch
+
+    def _receive(self, arrival: Arrival[JournalOutputs[RecordBatch]]) -> None:
+        super()._receive(arrival)
+        self._receive_more(arrival.source)
+
+    def _receive_more(self, source: JournalInput[JournalOutputs[RecordBatch]]) -> None:
+        """Receive content at hand that directly follows, up to the size of one step."""
+        room = self._engine.room(source.content)
+        if room is not None:
+            for arrival in self._inputs.more(source, room):
+                super()._receive(arrival)
+
+    async def _work(self, source: JournalInput[JournalOutputs[RecordBatch]]) -> None:
+        if self._engine.bytes_of_step(source.content) <= INLINE_BYTES:
+            await super()._work(source)
+            return
+        # Hot: each step has a cost of its own, which a chunk alone isn't worth.
+        room = self._engine.room(source.content)
+        if room is not None and room > 0:
+            await self._inputs.gather(source, room)
+            self._receive_more(source)
+        # Race: another task may have closed the reader.
+        if not self._closed:
+            self._begin_work(source)
+            await self._finish_work()
+
+    def _work_ahead(self) -> None:
+        """Let the thread work on content at hand while the caller uses outputs."""
+        engine, source, inputs = self._engine, self._current, self._inputs
+        if (
+            source is not None
+            and engine.room(source.content) is not None
+            and not inputs.are_others_ready(source)
+        ):
+            self._receive_more(source)
+            room = engine.room(source.content)
+            if (
+                room is not None
+                and inputs.has_gathered(source, room)
+                and engine.bytes_of_step(source.content) > INLINE_BYTES
+            ):
+                self._begin_work(source)
+
+    def _begin_work(self, source: JournalInput[JournalOutputs[RecordBatch]]) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "gazette-arrow")
+        loop = asyncio.get_running_loop()
+        self._future = loop.run_in_executor(self._threads, self._engine.work, source.content)
+
+    async def _finish_work(self) -> None:
+        # Race: cancelling this wait doesn't undo the thread's work. The next call finds the work.
+        if (future := self._future) is not None:
+            await asyncio.wait((future,))
+            # Race: another task may wait, too, which closes the reader.
+            if self._future is future:
+                self._future = None
+                self._note_work(future.result)
+
+    def settle(self, undelivered: Sequence[Envelope[Any]] = ()) -> None:
+        """Declare outputs delivered. See `OutputReader`."""
+        # Race: the outputs before were delivered when a thread began to make others.
+        if self._future is None:
+            super().settle(undelivered)
+
+    async def aclose(self) -> None:
+        """End reading. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        await super().aclose()
+        await self._finish_work()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+    @property
+    def _is_running(self) -> bool:
+        return self._threads is not None or super()._is_running
+
+    def __del__(self) -> None:
+        super().__del__()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+
 class ArrowBatches(Owner):
     """Async iterator of record batches, made by `arrow()` of a message iterator.
 
@@ -146,14 +237,12 @@ class ArrowBatches(Owner):
     while more content arrives.
 
     Args:
-        driver: Delivers batches.
+        reader: Reads batches.
         records: Makes batches.
     """
 
-    def __init__(
-        self, driver: FlowDriver[JournalOutputs[RecordBatch], RecordBatch], records: RecordEngine
-    ) -> None:
-        self._driver = driver
+    def __init__(self, reader: RecordReader, records: RecordEngine) -> None:
+        self._reader = reader
         self._records = records
         self.schema: Schema = records.schema
         """Schema of the batches."""
@@ -174,6 +263,7 @@ class ArrowBatches(Owner):
         Raises:
             ConfigurationError: Uncommitted messages are read, which have no checkpoint.
         """
+        self._reader.settle()
         return self._records.checkpoint(prune_horizon)
 
     def __aiter__(self) -> Self:
@@ -191,14 +281,15 @@ class ArrowBatches(Owner):
 
         Cancellation: safe.
         """
-        return await self._driver.next()
+        return await self._reader.next()
 
     async def aclose(self) -> None:
         """End reading. Idempotent.
 
         Cancellation: safe — call again.
         """
-        await self._driver.aclose()
+        self._reader.settle()
+        await self._reader.aclose()
 
     def __repr__(self) -> str:
-        return repr(self._driver)
+        return repr(self._reader)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
-    from gazette_aio.message.envelopes.content import ContentReplay, State
+    from gazette_aio.message.envelopes.content import State
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.envelopes.outputs import OutputMaker
     from gazette_aio.message.reading.options import ReadOptions
@@ -71,8 +71,6 @@ class JournalEngine(ABC, Generic[Out]):
     ) -> None:
         self.bad: BadMessages = BadMessages(skip=options.get("on_error") == "skip", explain=explain)
         """What becomes of messages that can't be read."""
-        self.explain = explain
-        """Returns the error to raise for an error."""
         self.pending_bytes: int = 0
         """Bytes of pending messages that are retained."""
         self._step_bytes = step_bytes
@@ -138,10 +136,6 @@ class JournalEngine(ABC, Generic[Out]):
         content = self._contents.pop(journal, None)
         if content is not None:
             self._note_pending(content, 0, 0)
-
-    def replay(self, content: JournalOutputs[Out]) -> ContentReplay | None:
-        """Return the replay of a journal that is next, or in progress."""
-        return content.replay
 
     def rewind(self, content: JournalOutputs[Out]) -> int:
         """Undo the commit that needs a replay, and return the offset to receive content from."""

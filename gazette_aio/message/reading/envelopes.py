@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -12,26 +11,24 @@ from gazette_aio.message.envelopes.content import DEFAULT_PENDING_BYTES, Refusal
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.reading.engine import JournalEngine
 from gazette_aio.message.uuid import ACK_TXN, KNOWN_FLAGS
-from gazette_aio.protocol.errors import FramingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
 
     from gazette_aio.message.core import Batch
     from gazette_aio.message.envelopes.origin import JournalFormat
-    from gazette_aio.message.envelopes.outputs import BadMessages, JournalOutputs, Made
+    from gazette_aio.message.envelopes.outputs import BadMessages, Made
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
+    from gazette_aio.protocol.errors import FramingError
 
 T = TypeVar("T")
 
 LEAST_AT_ONCE: Final = 32
 MOST_AT_ONCE: Final = 128
 _AT_ONCE_BYTES: Final = 32 << 10
-_STEP_BYTES: Final = 256 << 10
-_MOST_SKIPPED: Final = 1024
-_MOST_FRUITLESS: Final = 2  # Steps in a row that commit nothing.
+STEP_BYTES: Final = 256 << 10
+"""Content that is split and sequenced at once."""
 _MOST_UNDECODABLE: Final = 64
 
 
@@ -45,7 +42,6 @@ class EnvelopeMaker(Generic[T]):
         journal_format: Format of the journal.
         bad: What becomes of messages that can't be decoded.
         start_clock: Messages with smaller nonzero clocks are left out.
-        is_raw: Whether envelopes hold bytes that `decode()` decodes later.
     """
 
     def __init__(
@@ -53,13 +49,10 @@ class EnvelopeMaker(Generic[T]):
         journal_format: JournalFormat[T],
         bad: BadMessages,
         start_clock: int = 0,
-        *,
-        is_raw: bool = False,
     ) -> None:
         self._format = journal_format
         self._bad = bad
         self._start_clock = start_clock
-        self._is_raw = is_raw
         adapter = journal_format.adapter
         self._decode = adapter.decode
         # No line of such content has a newline of its own.
@@ -83,7 +76,7 @@ class EnvelopeMaker(Generic[T]):
             envelopes = [each for each in envelopes if not each.clock or each.clock >= first]
         outputs: list[Made[list[Envelope[T]]]] = [(envelopes, made)] if envelopes else []
         if bad is not None:
-            [encoded] = self.encoded(batch, made)
+            [encoded] = self.encoded(batch, made, made + 1)
             made += 1
             if encoded.clock and encoded.clock < first:
                 return outputs, made  # It's left out as well.
@@ -98,10 +91,10 @@ class EnvelopeMaker(Generic[T]):
         messages, bad = self._messages(batch, start, stop, acks)
         return self._stamped(batch, start, messages, explicit), bad
 
-    def encoded(self, batch: Batch, at: int) -> list[Envelope[Any]]:
-        """Return the envelope of a message that isn't decoded."""
-        _, explicit = batch.unusual(at, at + 1)
-        return self._stamped(batch, at, batch.payloads(at, at + 1), explicit)
+    def encoded(self, batch: Batch, start: int, stop: int) -> list[Envelope[Any]]:
+        """Return envelopes of messages that aren't decoded: `decode()` does it."""
+        _, explicit = batch.unusual(start, stop)
+        return self._stamped(batch, start, batch.payloads(start, stop), explicit)
 
     def _stamped(
         self, batch: Batch, start: int, messages: list[Any], explicit: list[int]
@@ -152,8 +145,6 @@ class EnvelopeMaker(Generic[T]):
         self, batch: Batch, start: int, stop: int, acks: list[int]
     ) -> tuple[list[Any], Exception | None]:
         """Return decoded messages, up to the first that can't be decoded, and its error."""
-        if self._is_raw:
-            return list(batch.payloads(start, stop)), None
         decode_lines = self._decode_lines
         if decode_lines is not None:
             with_acks = self._are_acks_decodable
@@ -196,7 +187,7 @@ class EnvelopeMaker(Generic[T]):
 
 
 class EnvelopeEngine(JournalEngine["list[Envelope[T]]"], Generic[T]):
-    """Makes envelopes of the content of journals, and queues them in `ready`.
+    """Makes envelopes of the content of journals.
 
     Args:
         checkpoint: State to resume from; None to deliver all messages in journal order.
@@ -219,92 +210,11 @@ class EnvelopeEngine(JournalEngine["list[Envelope[T]]"], Generic[T]):
             checkpoint,
             options,
             skip_acks=options.get("skip_acks", False),
-            step_bytes=_STEP_BYTES,
+            step_bytes=STEP_BYTES,
             max_pending_bytes=max_pending_bytes,
             explain=explain,
         )
-        self.ready: deque[Envelope[T]] = deque()
-        """Envelopes that aren't delivered yet."""
-        self._current: JournalOutputs[list[Envelope[T]]] | None = None  # `ready` is of it.
-        self._stopped: FramingError | None = None  # Raised after `ready` is delivered.
 
     def maker_of(self, journal_format: JournalFormat[T]) -> EnvelopeMaker[T]:
         """Return the maker of envelopes of a journal."""
         return EnvelopeMaker(journal_format, self.bad, self._start_clock)
-
-    def take(self, content: JournalOutputs[list[Envelope[T]]]) -> deque[Envelope[T]] | None:  # noqa: ARG002
-        """Return the envelopes that are ready, or None if there are none.
-
-        Raises:
-            FramingError: The next output is this error.
-        """
-        if self.ready:
-            return self.ready
-        stopped = self._stopped
-        if stopped is not None:
-            if stopped.kind != "unexpected_eof":  # Nothing follows: each call raises it again.
-                self._stopped = None
-            raise stopped
-        return None
-
-    def step(self, content: JournalOutputs[list[Envelope[T]]]) -> bool:
-        """Make envelopes ready, about as many as one turn of the event loop permits.
-
-        Returns:
-            False if more content or a replay is needed.
-
-        Raises:
-            ReplayError: The content of the replay has changed.
-        """
-        if self.ready or self._stopped is not None:
-            return True
-        self._current = content
-        pause_at = self.skipped + _MOST_SKIPPED
-        fruitless = 0
-        while self.skipped < pause_at and fruitless < _MOST_FRUITLESS:
-            try:
-                envelopes = content.take()
-            except FramingError as error:
-                self._stopped = error
-                break
-            if envelopes is not None:
-                self.ready.extend(envelopes)
-                break
-            before = self.skipped
-            if not self.work(content):
-                return False
-            fruitless += before == self.skipped and content.is_drained
-        return True
-
-    def bytes_of_step(self, content: JournalOutputs[list[Envelope[T]]]) -> int:  # noqa: ARG002
-        """Return 0: no step takes long."""
-        return 0
-
-    def room(self, content: JournalOutputs[list[Envelope[T]]]) -> None:
-        """Return None: no step runs ahead."""
-
-    def settle(self) -> None:
-        """Declare the envelopes delivered that aren't in `ready` any more."""
-        content = self._current
-        if content is None or content.batch is None:
-            return
-        stop, ready = content.stop, self.ready
-        if self._stopped is not None:
-            stop = content.start
-        elif ready:
-            stop -= len(ready)
-            if self._start_clock:
-                begins = content.batch.places(content.start, content.stop, KNOWN_FLAGS)[0]
-                stop = content.start + begins.index(ready[0].begin)
-        content.settle(stop)
-
-    def checkpoint(self, prune_horizon: timedelta | int = 0) -> SequencerCheckpoint:
-        """Return offsets and producer states as of the delivered envelopes."""
-        self.settle()
-        return super().checkpoint(prune_horizon)
-
-    def drop(self) -> None:
-        """Drop `ready`, which isn't delivered any more."""
-        self.settle()
-        self.ready.clear()
-        self._current = self._stopped = None

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 GATHER_SECONDS = 0.05
 """Longest wait for content that a lagging journal is known to have, while some is at hand."""
 
+_LARGEST_BLOCK = 31 << 20  # Of those whose size has glibc keep more memory.
+
 
 class Inputs(Generic[C]):
     """Reads the journals of a source, from the first request for an arrival on.
@@ -65,7 +67,8 @@ class Inputs(Generic[C]):
         buffer_bytes: int,
         read_ahead: bool = False,
     ) -> None:
-        self._source = source
+        self.source = source
+        """Journals to read."""
         self._formats = formats
         self._begin_content = begin_content
         self._checkpointed: Callable[[], Mapping[str, int]] | None = offsets
@@ -88,9 +91,16 @@ class Inputs(Generic[C]):
         self._progress = Signal()
         self._gathering: tuple[JournalInput[C], int] | None = None  # What `gather()` waits for.
         self._gathered = Signal()
+        if read_ahead:
+            _keep_freed_memory(buffer_bytes)
         self._selected: SelectedJournals[C] | None = None
         if isinstance(source, SelectedSource):
             self._selected = SelectedJournals(source, formats, self)
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether journals may join and leave."""
+        return self._selected is not None
 
     @property
     def running(self) -> bool:
@@ -264,8 +274,8 @@ class Inputs(Generic[C]):
             await pump.aclose()
         if self._single is not None:
             await self._single.close_reader()
-        elif isinstance(self._source, ReaderSource):
-            await self._source.reader.aclose()
+        elif isinstance(self.source, ReaderSource):
+            await self.source.reader.aclose()
         if self._selected is not None:
             await self._selected.leave_list()
 
@@ -276,7 +286,7 @@ class Inputs(Generic[C]):
 
     async def _begin(self) -> None:
         self._loop = asyncio.get_running_loop()
-        source = self._source
+        source = self.source
         if self._checkpointed is not None:
             self._offsets = dict(self._checkpointed())
         if self._selected is not None:
@@ -299,7 +309,7 @@ class Inputs(Generic[C]):
         # been cancelled while it added journals.
         if self._closed or name in self._pumps:
             return
-        origin = self._source
+        origin = self.source
         request = origin.request(name, self._offsets.get(name))
         reader = origin.reader if isinstance(origin, ReaderSource) else None
         begin = self._begin_content
@@ -319,7 +329,7 @@ class Inputs(Generic[C]):
             if source.owned:
                 await source.close_reader()
             raise StopAsyncIteration
-        source.open_reader(block=self._source.block)
+        source.open_reader(block=self.source.block)
         try:
             return await source.next_arrival()
         except StopAsyncIteration:
@@ -386,4 +396,14 @@ class Inputs(Generic[C]):
         self._progress.set()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._source} open={self.open}>"
+        return f"<{type(self).__name__} of {self.source} open={self.open}>"
+
+
+def _keep_freed_memory(size_bytes: int) -> None:
+    """Have chunks of about so many bytes, once freed, leave their memory to the next ones.
+
+    Glibc returns free memory at the end of its heap to the system, except for twice the size of the
+    largest block that was freed before. The system clears each page that it gives anew.
+    """
+    # The system gives no memory for a block of zeros that nobody writes to.
+    bytes(min(size_bytes, _LARGEST_BLOCK))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from gazette_aio.aio.owner import Owner
 from gazette_aio.message.envelopes.envelope import Envelope
-from gazette_aio.message.reading.driver import FlowDriver
 from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, EnvelopeEngine
 from gazette_aio.message.reading.formats import JournalFormats
+from gazette_aio.message.reading.inputs import Inputs
 from gazette_aio.message.reading.options import DEFAULT_BUFFER_BYTES, check_options
+from gazette_aio.message.reading.reader import OutputReader
 from gazette_aio.message.reading.sequenced import SequencedEngine
 from gazette_aio.message.reading.sources import ReaderSource, open_source
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gazette_aio.message.adapters.base import Adapter, AdapterBySpec
-    from gazette_aio.message.reading.arrow import ArrowBatches, RecordEngine
-    from gazette_aio.message.reading.flow import Engine
+    from gazette_aio.message.reading.arrow import ArrowBatches
+    from gazette_aio.message.reading.engine import JournalEngine
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.reading.sources import SourceArgument
     from gazette_aio.message.sequencing.columns import UuidColumns
@@ -47,7 +49,7 @@ class MessageIterator(Owner, Generic[T]):
         self,
         source: SourceArgument,
         adapter: Adapter[T] | AdapterBySpec[T],
-        envelopes: EnvelopeEngine[T],
+        engine: EnvelopeEngine[T],
         options: ReadOptions,
         *,
         allow_replay_gaps: bool = False,
@@ -57,34 +59,36 @@ class MessageIterator(Owner, Generic[T]):
         self._source = open_source(source, options)
         self._options = options
         self._allow_replay_gaps = allow_replay_gaps
-        self._envelopes = envelopes
-        self._ready = envelopes.ready
-        self._records: RecordEngine | None = None
-        self._driver: FlowDriver[Any, Any] = self._drive(type(self).__name__, envelopes)
+        self._ready: deque[Envelope[T]] = deque()  # Returned by the reader, and not delivered yet.
+        self._engine: JournalEngine[Any] = engine
+        self._reader: OutputReader[Any] = OutputReader(
+            type(self).__name__,
+            self._inputs_of(engine),
+            engine,
+            allow_replay_gaps=allow_replay_gaps,
+        )
+        self._is_arrow = False
 
-    def _drive(
-        self, name: str, engine: Engine[Any, Any], batch_bytes: int = 0
-    ) -> FlowDriver[Any, Any]:
+    def _inputs_of(self, engine: JournalEngine[Any], batch_bytes: int = 0) -> Inputs[Any]:
         buffer_bytes = self._options.get("buffer_bytes", DEFAULT_BUFFER_BYTES)
-        return FlowDriver(
-            name,
+        return Inputs(
             self._source,
             self._formats,
-            engine,
+            engine.begin,
+            offsets=engine.offsets,
             buffer_bytes=max(buffer_bytes, 2 * batch_bytes),
             read_ahead=batch_bytes > 0,
-            allow_replay_gaps=self._allow_replay_gaps,
         )
 
     @property
     def skipped(self) -> int:
         """Number of messages and frames that `on_error="skip"` skipped."""
-        return (self._records or self._envelopes).skipped
+        return self._engine.skipped
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of pending messages that are retained, over all journals."""
-        return (self._records or self._envelopes).pending_bytes
+        return self._engine.pending_bytes
 
     def __aiter__(self) -> Self:
         return self
@@ -107,9 +111,9 @@ class MessageIterator(Owner, Generic[T]):
         return ready.popleft()
 
     async def _fill(self) -> None:
-        if self._records is not None:
+        if self._is_arrow:
             raise UsageError("messages are read by arrow(), and in no other form")
-        await self._driver.next()
+        self._ready.extend(await self._reader.next())
 
     def batches(self) -> Batches[T]:
         """Return an async iterator of the same messages, as lists of those ready at once.
@@ -129,16 +133,12 @@ class MessageIterator(Owner, Generic[T]):
 
         Cancellation: safe.
         """
-        ready, driver = self._ready, self._driver
-        if not ready:
+        if not self._ready:
             await self._fill()
-        batch: EnvelopeBatch[T] = EnvelopeBatch()
-        while ready:
-            batch.extend(ready)
-            ready.clear()
-            if len(batch) < LEAST_AT_ONCE:
-                driver.flow.work()
-        driver.unpaused += len(batch)
+        batch: EnvelopeBatch[T] = EnvelopeBatch(self._ready)
+        self._ready.clear()
+        while len(batch) < LEAST_AT_ONCE and (more := self._reader.next_nowait()) is not None:
+            batch.extend(more)
         return batch
 
     def arrow(
@@ -173,14 +173,18 @@ class MessageIterator(Owner, Generic[T]):
                 the adapter. If each journal has its own adapter, iteration raises the latter.
             UsageError: Messages were read in another form.
         """
-        if self._records is not None or self._driver.is_used:
+        if self._is_arrow or self._reader.is_used:
             raise UsageError("messages were read in another form: arrow() must be the only form")
         try:
-            from gazette_aio.message.reading.arrow import ArrowBatches, RecordEngine  # noqa: PLC0415
+            from gazette_aio.message.reading.arrow import (  # noqa: PLC0415
+                ArrowBatches,
+                RecordEngine,
+                RecordReader,
+            )
         except ImportError as error:
             text = "Arrow batches take pyarrow (pip install 'gazette-aio[arrow]')"
             raise ConfigurationError(text) from error
-        self._records = records = RecordEngine(
+        self._engine = records = RecordEngine(
             self._formats.adapter,
             schema,
             self._resumed(),
@@ -188,10 +192,16 @@ class MessageIterator(Owner, Generic[T]):
             acks=acks,
             batch_bytes=batch_bytes,
             max_pending_bytes=max_pending_bytes,
-            explain=self._envelopes.explain,
+            explain=self._engine.bad.explain,
         )
-        self._driver = self._drive(ArrowBatches.__name__, records, batch_bytes)
-        return ArrowBatches(self._driver, records)
+        self._reader = reader = RecordReader(
+            ArrowBatches.__name__,
+            self._inputs_of(records, batch_bytes),
+            records,
+            allow_replay_gaps=self._allow_replay_gaps,
+        )
+        self._is_arrow = True
+        return ArrowBatches(reader, records)
 
     def _resumed(self) -> SequencerCheckpoint | None:
         """Return the state from which batches resume; None if uncommitted messages are read."""
@@ -203,11 +213,12 @@ class MessageIterator(Owner, Generic[T]):
         Cancellation: safe — call again.
         """
         # Invariant: even a later checkpoint covers only the delivered messages.
-        self._envelopes.drop()
-        await self._driver.aclose()
+        self._reader.settle(self._ready)
+        self._ready.clear()
+        await self._reader.aclose()
 
     def __repr__(self) -> str:
-        return repr(self._driver)
+        return repr(self._reader)
 
 
 class EnvelopeBatch(list[Envelope[T]]):
@@ -268,8 +279,8 @@ class ReadUncommittedIter(MessageIterator[T]):
         adapter: Adapter[T] | AdapterBySpec[T],
         **options: Unpack[ReadOptions],
     ) -> None:
-        envelopes: EnvelopeEngine[T] = EnvelopeEngine(None, options, explain=lambda error: error)
-        super().__init__(source, adapter, envelopes, options)
+        engine: EnvelopeEngine[T] = EnvelopeEngine(None, options, explain=lambda error: error)
+        super().__init__(source, adapter, engine, options)
 
 
 class ReadCommittedIter(MessageIterator[T]):
@@ -340,17 +351,17 @@ class ReadCommittedIter(MessageIterator[T]):
         self.sequencer = sequencer
         """The given sequencer, if any."""
         self._known = checkpoint or SequencerCheckpoint()
-        envelopes: EnvelopeEngine[T]
+        engine: EnvelopeEngine[T]
         if sequencer is None:
-            envelopes = EnvelopeEngine(
+            engine = EnvelopeEngine(
                 self._known, options, max_pending_bytes=PENDING_BYTES, explain=_explain_committed
             )
         else:
-            envelopes = SequencedEngine(sequencer, options, explain=_explain_committed)
-        super().__init__(source, adapter, envelopes, options, allow_replay_gaps=allow_replay_gaps)
+            engine = SequencedEngine(sequencer, options, explain=_explain_committed)
+        super().__init__(source, adapter, engine, options, allow_replay_gaps=allow_replay_gaps)
         if isinstance(self._source, ReaderSource):
             reader = self._source.reader
-            through = envelopes.offsets().get(str(reader.journal))
+            through = engine.offsets().get(str(reader.journal))
             if through is not None and reader.offset > through:
                 text = f"starts at {reader.offset}, behind the checkpoint's {through}"
                 raise ConfigurationError(f"reader of {reader.journal} {text}")
@@ -365,7 +376,8 @@ class ReadCommittedIter(MessageIterator[T]):
             prune_horizon: Forget producers whose largest clock is older by this than the newest
                 acknowledgement of their journal: nanoseconds, or a timedelta. Zero keeps all.
         """
-        return (self._records or self._envelopes).checkpoint(prune_horizon)
+        self._reader.settle(self._ready)
+        return self._engine.checkpoint(prune_horizon)
 
     def _resumed(self) -> SequencerCheckpoint:
         if self.sequencer is not None:

@@ -19,7 +19,7 @@ from gazette_aio.message import (
     json_adapter,
     raw_adapter,
 )
-from gazette_aio.message.reading import driver
+from gazette_aio.message.reading import arrow
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     FramingError,
@@ -111,7 +111,7 @@ async def test_columns():
 @pytest.mark.parametrize("pending", [1 << 30, 2000, 0])
 async def test_same_messages_and_checkpoints_as_in_item_form(seed, pending, monkeypatch):
     rng = random.Random(seed)
-    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 13)))
+    monkeypatch.setattr(arrow, "INLINE_BYTES", rng.choice((0, 1 << 13)))
     wild = pending == 1 << 30  # Replays and rings differ in what they make of malformed logs.
     log = rng.choice(
         (sequencing.well_formed, sequencing.wild) if wild else (sequencing.well_formed,)
@@ -157,7 +157,7 @@ def comparable(checkpoint):
 @pytest.mark.parametrize("seed", range(20))
 async def test_going_on_from_a_checkpoint_of_any_batch(seed, monkeypatch):
     rng = random.Random(seed)
-    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 13)))
+    monkeypatch.setattr(arrow, "INLINE_BYTES", rng.choice((0, 1 << 13)))
     log = sequencing.well_formed(rng, 60)
     content = bytearray()
     for i, r in enumerate(log):
@@ -323,7 +323,7 @@ async def test_a_replay_over_content_which_is_gone():
 
 @pytest.mark.parametrize("inline", [0, 1 << 30])
 async def test_cancellation_at_each_await(monkeypatch, inline):
-    monkeypatch.setattr(driver, "INLINE_BYTES", inline)
+    monkeypatch.setattr(arrow, "INLINE_BYTES", inline)
     content = random_content(random.Random(3), 40)
     client = client_of({"a/j": content}, chunk=400)
     expected = await rows(client, arrow={"max_pending_bytes": 300})

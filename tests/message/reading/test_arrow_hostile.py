@@ -19,7 +19,7 @@ from gazette_aio.message import (
     register_framing,
 )
 from gazette_aio.message.framing import registry
-from gazette_aio.message.reading import driver
+from gazette_aio.message.reading import arrow
 from gazette_aio.protocol.errors import ConfigurationError, FramingError
 from tests.message.fakes import FakeClient
 from tests.message.reading.test_arrow import SCHEMA, line, row_of, rows_of
@@ -150,7 +150,7 @@ async def test_rows_and_errors_are_those_of_items(seed, monkeypatch):
     async with form("a/j", adapter, **options) as iterator:
         expected = await events(iterator, lambda envelope: [row_of(envelope)])
         skipped = iterator.skipped
-    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 30)))
+    monkeypatch.setattr(arrow, "INLINE_BYTES", rng.choice((0, 1 << 30)))
     batching = {"batch_bytes": rng.choice((1, 300, 1 << 20)), "acks": True}
     if replayed:
         batching["max_pending_bytes"] = rng.choice((0, 200, 1000))

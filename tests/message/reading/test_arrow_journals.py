@@ -21,7 +21,7 @@ from gazette_aio.message import (
 )
 from gazette_aio.message.columns.outputs import RecordMaker
 from gazette_aio.message.envelopes.outputs import JournalOutputs
-from gazette_aio.message.reading import driver, inputs
+from gazette_aio.message.reading import arrow, inputs
 from gazette_aio.message.reading.arrow import RecordEngine
 from gazette_aio.message.reading.journal_input import JournalInput
 from gazette_aio.protocol.errors import (
@@ -191,7 +191,7 @@ def random_content(rng):
 async def test_restarts_in_either_form_at_any_time(monkeypatch, seed):
     """Calls which are cancelled or fail, replays included, lose and repeat nothing."""
     rng = random.Random(seed)
-    monkeypatch.setattr(driver, "INLINE_BYTES", rng.choice((0, 1 << 30)))
+    monkeypatch.setattr(arrow, "INLINE_BYTES", rng.choice((0, 1 << 30)))
     contents = {f"{name}/j": random_content(rng) for name in "abc"[: rng.randrange(1, 4)]}
     client = client_of(contents)
     client.chunk = lambda *_: rng.choice((30, 200, 5000))
@@ -244,7 +244,7 @@ async def test_restarts_in_either_form_at_any_time(monkeypatch, seed):
 @pytest.mark.parametrize("pending", [0, 1 << 20])
 async def test_what_is_not_expected_leaves_nothing_out(monkeypatch, inline, pending):
     """As that there's no memory: iteration goes on where it was, as from its checkpoints."""
-    monkeypatch.setattr(driver, "INLINE_BYTES", inline)
+    monkeypatch.setattr(arrow, "INLINE_BYTES", inline)
     client = client_of({"a/j": content("A1c B1c A2c A3c B2k A4k A5o")}, chunk=150)
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
@@ -279,7 +279,7 @@ async def test_what_is_not_expected_leaves_nothing_out(monkeypatch, inline, pend
 
 async def test_large_commits_dont_hold_up_the_loop(monkeypatch):
     """However little content it is which commits them."""
-    monkeypatch.setattr(driver, "INLINE_BYTES", 500)
+    monkeypatch.setattr(arrow, "INLINE_BYTES", 500)
     client = client_of({"a/j": content("A1c A2c A3c A4c A5c A6c A7c A8c A9c A10k A11o")}, chunk=100)
     work, inline = JournalOutputs.work, []
 
@@ -299,7 +299,7 @@ async def test_large_commits_dont_hold_up_the_loop(monkeypatch):
 
 
 async def test_checkpoints_dont_wait_for_threads(monkeypatch):
-    monkeypatch.setattr(driver, "INLINE_BYTES", 0)
+    monkeypatch.setattr(arrow, "INLINE_BYTES", 0)
     client = client_of({"a/j": content("A1o A2o A3c A4k")}, chunk=150)
     make, go, begun = RecordMaker.make, threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -326,7 +326,7 @@ async def test_checkpoints_dont_wait_for_threads(monkeypatch):
 
 
 async def test_a_lagging_journal_is_worked_on_in_whole_batches(monkeypatch):
-    monkeypatch.setattr(driver, "INLINE_BYTES", 0)
+    monkeypatch.setattr(arrow, "INLINE_BYTES", 0)
     text = " ".join(f"A{clock}o" for clock in range(1, 100))
     client = client_of({"a/j": content(text)}, chunk=100)
     async with reading(client, "a/j", block=False) as iterator:
@@ -350,7 +350,7 @@ class StuckReader(FakeReader):
 @pytest.fixture
 def stuck(monkeypatch):
     """A client whose journal a/j lags behind its head, and has no more content for now."""
-    monkeypatch.setattr(driver, "INLINE_BYTES", 0)
+    monkeypatch.setattr(arrow, "INLINE_BYTES", 0)
     monkeypatch.setattr(inputs, "GATHER_SECONDS", 1000)
     client = client_of({"a/j": content("A1o A2o A3o"), "b/j": b""}, chunk=100)
     client.go = asyncio.Event()

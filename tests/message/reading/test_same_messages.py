@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 
 import msgspec
 import pytest
@@ -25,9 +26,9 @@ from gazette_aio.message import (
     json_adapter,
 )
 from gazette_aio.message.reading.envelopes import EnvelopeEngine
-from gazette_aio.message.reading.flow import Deliver, NeedContent, NeedReplay, Stop, Work
 from gazette_aio.message.reading.sequenced import SequencedEngine
-from tests.message.reading.test_flow import Reading, as_it_is
+from tests.message.reading.stepwise import NeedContent, NeedReplay, Pause, Reading, Stop
+from tests.message.reading.test_reader import as_it_is
 
 A, B = ProducerID(b"\x01AAAAA"), ProducerID(b"\x01BBBBB")
 START = Clock.from_time(1_700_000_000 * 10**9).value
@@ -116,28 +117,30 @@ def read(
     reading = Reading(engine, content, adapter=adapter, begin=at)
     outcomes = []
     while True:
-        match reading.flow.next():
-            case Deliver(ready):
-                if stop == 0:
-                    return outcomes, engine.checkpoint()
-                each = ready.popleft()
-                message = None if each.message is None else each.message.n
-                stamp = each.clock, each.flags, each.producer
-                outcomes.append((each.begin, each.end, *stamp, message))
-                assert each.spec.name == each.journal == "a/j"
-                stop -= 1
-                if rng is not None and rng.random() < 0.3:
-                    engine.checkpoint()
+        while reading.ready:
+            if stop == 0:
+                return outcomes, reading.checkpoint()
+            each = reading.ready.popleft()
+            message = None if each.message is None else each.message.n
+            stamp = each.clock, each.flags, each.producer
+            outcomes.append((each.begin, each.end, *stamp, message))
+            assert each.spec.name == each.journal == "a/j"
+            stop -= 1
+            if rng is not None and rng.random() < 0.3:
+                reading.checkpoint()
+        match reading.step():
+            case list(ready):
+                reading.ready = deque(ready)
             case Stop(error):
                 outcomes.append((error.begin, error.end, error.kind, str(error)))
-            case Work():
-                reading.flow.work()
+            case Pause():
+                pass
             case NeedReplay(begin, end):
                 reading.feed_replay(begin, end)
-                reading.flow.end_replay(end)
+                reading.end_replay(end)
             case NeedContent():
                 if at == len(content):
-                    return outcomes, engine.checkpoint()
+                    return outcomes, reading.checkpoint()
                 size = len(content) if rng is None else rng.choice((1, 100, 5000, 50_000))
                 reading.feed(at, at + size)
                 at = min(at + size, len(content))

@@ -1,4 +1,4 @@
-"""Decisions of iterators, without an event loop."""
+"""Steps of readers, without an event loop."""
 
 # pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportOptionalMemberAccess=false, reportGeneralTypeIssues=false
@@ -6,37 +6,21 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections import deque
 
 import pytest
 
-import gazette_aio.protocol as pb
-from gazette_aio.message import (
-    NDJSONFraming,
-    Sequencer,
-    SequencerCheckpoint,
-    json_adapter,
-    raw_adapter,
-)
-from gazette_aio.message.envelopes.origin import JournalFormat, Origin
+from gazette_aio.aio import turns
+from gazette_aio.message import Sequencer, SequencerCheckpoint, json_adapter
 from gazette_aio.message.reading.arrow import RecordEngine
 from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, MOST_AT_ONCE, EnvelopeEngine
-from gazette_aio.message.reading.flow import (
-    Deliver,
-    MessageFlow,
-    NeedContent,
-    NeedReplay,
-    Stop,
-    Work,
-)
-from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, JournalInput
+from gazette_aio.message.reading.journal_input import ArrivalKind
 from gazette_aio.message.reading.sequenced import SequencedEngine
 from gazette_aio.protocol.errors import ReplayError, TransportError
 from gazette_aio.protocol.status_errors import JournalNotFoundError
+from tests.message.reading.stepwise import RAW, NeedContent, NeedReplay, Pause, Reading, Stop
 from tests.message.reading.test_arrow import line, row_of, rows_of
 from tests.message.sequencing import sequencing
-
-ADAPTER = raw_adapter("_meta.uuid")
 
 
 def rows(text):
@@ -68,7 +52,7 @@ def evicting(**options):
 
 def records(checkpoint=None, *, pending=1 << 20, batch_bytes=1 << 20, **options):
     return RecordEngine(
-        ADAPTER,
+        RAW,
         None,
         checkpoint or SequencerCheckpoint(),
         options,
@@ -77,52 +61,6 @@ def records(checkpoint=None, *, pending=1 << 20, batch_bytes=1 << 20, **options)
         max_pending_bytes=pending,
         explain=as_it_is,
     )
-
-
-class Reading:
-    """A flow, and a journal whose content it's fed."""
-
-    def __init__(self, engine, content, *, adapter=ADAPTER, begin=0, allow_replay_gaps=False):
-        self.flow = MessageFlow(engine, allow_replay_gaps=allow_replay_gaps)
-        self.content = content
-        request = pb.ReadRequest(journal="a/j", offset=begin)
-        origin = Origin(pb.JournalSpec(name="a/j"))
-        journal_format = JournalFormat("a/j", origin, NDJSONFraming(), adapter)
-        self.source = JournalInput(None, request, journal_format, engine.begin)
-
-    def next(self) -> Any:
-        """Return the next step, or the clocks which it delivers, and take them."""
-        step = self.flow.next()
-        if not isinstance(step, Deliver):
-            return step
-        clocks = [envelope.clock for envelope in step.output]
-        step.output.clear()
-        return clocks
-
-    def take(self, count):
-        """Return the clocks of the next messages, which may be delivered one by one."""
-        clocks = []
-        while len(clocks) < count:
-            clocks += self.next()
-        return clocks
-
-    def feed_lines(self):
-        """Feed line after line, each of which needs another one, but for the last."""
-        at = 0
-        for each in self.content.splitlines(keepends=True):
-            if at:
-                assert self.next() == NeedContent()
-            self.feed(at, at + len(each))
-            at += len(each)
-
-    def arrive(self, kind, begin=0, chunk=b"", error=None):
-        self.flow.receive(Arrival(self.source, kind, chunk, begin, error))
-
-    def feed(self, begin=0, end=None):
-        self.arrive(ArrivalKind.CHUNK, begin, self.content[begin:end])
-
-    def feed_replay(self, begin, end):
-        self.flow.feed_replay(self.content[begin:end], begin)
 
 
 def test_content_is_needed_until_something_commits():
@@ -160,33 +98,16 @@ def test_large_messages_are_decoded_in_smaller_numbers():
     assert len(reading.next()) == LEAST_AT_ONCE
 
 
-def test_what_was_not_taken_is_delivered_again():
-    reading = Reading(envelopes(), b"".join(rows("A1o A2o")))
+def test_skipping_much_lets_others_have_turns(monkeypatch):
+    monkeypatch.setattr(turns, "SLICE_SECONDS", -1)
+    reading = Reading(envelopes(on_error="skip"), b"\n" * 100 + line(0, 1, 0))
+    assert reading.next() == NeedContent()
     reading.feed()
-    reading.flow.next().output.popleft()
-    assert reading.next() == [2]
-
-
-def test_skipping_much_is_work_apart():
-    reading = Reading(envelopes(on_error="skip"), b"\n" * 8000 + line(0, 1, 0))
-    reading.feed()
-    steps = 0
-    while (step := reading.next()) == Work(0):
-        reading.flow.work()
-        steps += 1
-    assert step == [1]
-    assert steps > 1
-
-
-def test_large_work_is_announced_and_done_once():
-    content = b"".join(rows("A1c A2k A3o"))
-    reading = Reading(records(), content)
-    reading.feed()
-    step = reading.flow.next()
-    assert step == reading.flow.next() == Work(len(content))
-    reading.flow.work()
-    assert reading.flow.next().output.column("_clock").to_pylist() == [1, 2, 3]
-    assert reading.flow.next() == NeedContent()
+    pauses = 0
+    while isinstance(step := reading.step(), Pause):
+        pauses += 1
+    assert [each.clock for each in step] == [1]
+    assert pauses >= 99
 
 
 @pytest.mark.parametrize("engine", [evicting, sequenced])
@@ -203,7 +124,7 @@ def test_a_replay(engine):
     reading.feed_replay(size + 5, 3 * size)
     assert reading.take(2) == [2, 3]
     assert reading.next() == step
-    reading.flow.end_replay(3 * size)
+    reading.end_replay(3 * size)
     assert reading.next() == [4]
     assert reading.next() == NeedContent()
 
@@ -225,7 +146,7 @@ def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text, eng
     reading.feed_replay(0, size + 5)
     assert reading.next() == [1]
     assert reading.next() == NeedReplay(0, 3 * size)
-    reading.flow.fail_replay(error)
+    reading.fail_replay(error)
     failed = reading.next().error
     assert str(failed) == f"reading committed message: {text}"
     assert (failed.journal, failed.offset) == ("a/j", size + 5)
@@ -234,12 +155,12 @@ def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text, eng
     reading.feed_replay(0, 3 * size)
     assert reading.take(2) == [2, 3]
     assert isinstance(reading.next(), NeedReplay)
-    reading.flow.fail_replay(error)
+    reading.fail_replay(error)
     assert isinstance(reading.next(), Stop)
     assert reading.next() == NeedReplay(2 * size, 3 * size)
     reading.feed_replay(2 * size, 3 * size)
     assert reading.next() == NeedReplay(2 * size, 3 * size)
-    reading.flow.end_replay(3 * size)
+    reading.end_replay(3 * size)
     assert reading.next() == [4]
 
 
@@ -254,17 +175,15 @@ def test_replays_of_other_content_fail(make):
         reading.feed()
     else:
         reading.feed_lines()
-    while not isinstance(step := reading.flow.next(), NeedReplay):
-        reading.flow.work()
+    while not isinstance(step := reading.next(), NeedReplay):
+        pass
     assert step == NeedReplay(0, 3 * size)
-    reading.flow.feed_replay(reading.content, 0)
-    while not isinstance(step := reading.flow.next(), Stop):
-        if isinstance(step, Deliver) and make is not records:
-            step.output.clear()
-        reading.flow.work()
+    reading.feed_replay(0, len(reading.content))
+    reading.end_replay(len(reading.content))
+    while not isinstance(step := reading.next(), Stop):
+        assert not isinstance(step, NeedReplay)
     assert str(step.error).startswith("reading committed message: replay has wrong End")
-    reading.flow.work()
-    assert isinstance(reading.flow.next(), NeedReplay)
+    assert isinstance(reading.next(), NeedReplay)
 
 
 @pytest.mark.parametrize("engine", [evicting, sequenced])
@@ -278,11 +197,11 @@ def test_replays_which_lack_content(allowed, engine):
     reading.feed_replay(0, size)
     assert reading.next() == [1]
     assert reading.next() == NeedReplay(0, 3 * size)
-    reading.flow.end_replay(2 * size)
+    reading.end_replay(2 * size)
     assert f"closed at {2 * size}, ahead of {3 * size}" in str(reading.next().error)
     assert reading.next() == NeedReplay(0, 3 * size)
     reading.feed_replay(size, size + 7)
-    reading.flow.end_replay(3 * size)
+    reading.end_replay(3 * size)
     if allowed:
         assert reading.next() == [4]
     else:
@@ -296,8 +215,8 @@ def test_a_journal_which_is_abandoned_amid_a_replay(make):
     reading = Reading(engine, b"".join(parts))
     reading.feed_lines()
     assert isinstance(reading.next(), NeedReplay)
-    reading.flow.fail_replay(JournalNotFoundError(journal="a/j"))
-    reading.flow.abandon()
+    reading.is_selection = True
+    reading.fail_replay(JournalNotFoundError(journal="a/j"))
     assert isinstance(reading.next(), Stop)
     assert reading.next() == NeedContent()
     assert engine.checkpoint() == SequencerCheckpoint()
@@ -333,14 +252,13 @@ def test_bad_messages_are_passed_over_once_they_are_told(skip, make):
     reading.feed()
 
     def last_ack():
-        return engine.checkpoint().producers[0].last_ack
+        return reading.checkpoint().producers[0].last_ack
 
     if skip:
         assert reading.take(3) == [1, 3, 4]
         assert engine.skipped == 1
         return
     assert reading.next() == [1]
-    reading.flow.work()  # It makes nothing more before the error is told.
     assert last_ack() == 1
     failed = reading.next().error
     assert (failed.kind, failed.begin, failed.end) == (
@@ -376,24 +294,18 @@ def test_a_journal_which_was_created_anew(make):
     def read(reading):
         reading.feed()
         clocks = []
-        while (step := reading.flow.next()) != NeedContent():
-            if isinstance(step, Deliver):
-                found = step.output
-                clocks += [row.clock for row in found] if make is not records else clocks_of(found)
-                if make is not records:
-                    found.clear()
-            else:
-                reading.flow.work()
+        while (step := reading.next()) != NeedContent():
+            clocks += step if isinstance(step, list) else clocks_of(step)
         return clocks
 
     reading = Reading(engine, before)
     assert read(reading) == [7]
     reading.arrive(ArrivalKind.LEFT)
-    anew = Reading(engine, after)
-    anew.flow = reading.flow
-    anew.arrive(ArrivalKind.RESET)
-    assert read(anew) == [1, 9]
-    assert engine.checkpoint().offsets == {"a/j": len(after)}
+    assert reading.next() == NeedContent()
+    reading.content = after
+    reading.arrive(ArrivalKind.RESET)
+    assert read(reading) == [1, 9]
+    assert reading.checkpoint().offsets == {"a/j": len(after)}
 
 
 def clocks_of(batch):
@@ -401,7 +313,7 @@ def clocks_of(batch):
 
 
 class Restarts:
-    """Reads a journal by flows which replace each other, whose replays fail at random."""
+    """Reads a journal by readers which replace each other, whose replays fail at random."""
 
     def __init__(self, rng, content):
         self.rng = rng
@@ -428,16 +340,16 @@ class Restarts:
             size = rng.choice((1, 200, 1 << 20))
             engine = records(known, pending=pending, batch_bytes=size, on_error="skip")
         at = known.offsets.get("a/j", 0)
-        reading = Reading(engine, self.content, begin=at)
-        flow, replayed = reading.flow, None
+        reading, replayed = Reading(engine, self.content, begin=at), None
         for _ in range(rng.randrange(1, 60)):
-            match flow.next():
-                case Deliver(output) if form < 2:
-                    self.found.append(row_of(output.popleft()))
-                case Deliver(batch):
-                    self.found += rows_of(batch)
-                case Work():
-                    flow.work()
+            if reading.ready:
+                self.found.append(row_of(reading.ready.popleft()))
+                continue
+            match reading.step():
+                case list(output):
+                    reading.ready = deque(output)
+                case Pause():
+                    pass
                 case NeedContent() if at == len(self.content):
                     return True
                 case NeedContent():
@@ -445,23 +357,25 @@ class Restarts:
                     reading.feed(at, end)
                     at = end
                 case NeedReplay() if rng.random() < 0.2:
-                    flow.fail_replay(TransportError("UNAVAILABLE", "gone"))
+                    reading.fail_replay(TransportError("UNAVAILABLE", "gone"))
                     replayed = None
                 case NeedReplay(begin, end) if (replayed or begin) < end:
                     begin = begin if replayed is None else replayed
                     replayed = min(begin + rng.choice((1, 50, 5000)), end)
                     reading.feed_replay(begin, replayed)
                 case NeedReplay(_, end):
-                    flow.end_replay(end)
+                    reading.end_replay(end)
                     replayed = None
                 case Stop(error):
                     assert isinstance(error, ReplayError)
                     self.failures += 1
-        self.checkpoint = engine.checkpoint()
+                case batch:
+                    self.found += rows_of(batch)
+        self.checkpoint = reading.checkpoint()
         return False
 
 
-def test_flows_of_either_engine_go_on_from_each_other():
+def test_readers_of_either_engine_go_on_from_each_other():
     """Whatever they're fed, wherever they end, they deliver what one sequencer does."""
     failures = 0
     for seed in range(150):
@@ -474,13 +388,9 @@ def test_flows_of_either_engine_go_on_from_each_other():
         whole = Reading(committed(on_error="skip"), content)
         whole.feed()
         expected = []
-        while (step := whole.flow.next()) != NeedContent():
-            if isinstance(step, Deliver):
-                expected += map(row_of, step.output)
-                step.output.clear()
-            else:
-                assert step == Work(0)
-                whole.flow.work()
+        while (step := whole.step()) != NeedContent():
+            if not isinstance(step, Pause):
+                expected += map(row_of, step)
         restarts = Restarts(rng, content)
         assert restarts.read() == expected
         failures += restarts.failures
