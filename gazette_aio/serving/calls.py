@@ -1,10 +1,13 @@
-"""Calls of a service: counted, refused during a planned stop, and ended by gRPC's codes."""
+"""Calls of a service: counted, authorized, served, and ended by gRPC's codes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import grpc
@@ -12,12 +15,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol.auth.claims import REQUIRED_CAPABILITIES
 from gazette_aio.serving.rpc_error import RpcError, failure_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from types import TracebackType
+    from collections.abc import Mapping
 
+    from gazette_aio.protocol.service import RPCMethod
     from gazette_aio.serving.drain import Drain
 
 _logger = logging.getLogger(__name__)
@@ -25,12 +29,34 @@ _logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # The library's class isn't generic.
 M = TypeVar("M", bound=Message)
-T = TypeVar("T")
 
-END_OF_STREAM: object = vars(grpc.aio)["EOF"]  # The stubs don't know it.
-"""Returned by `Context.read` after the last message of a client."""
+Send = Callable[[Any], Awaitable[None]]
+"""Sends a response."""
+
+Serve = Callable[[pb.Claims, Any, AsyncIterator[Any], Send], Awaitable[None]]
+"""Serves a call: from claims, its request, and further messages of the client, to what it sends.
+The request is None if a client that streams messages sent none."""
+
+Authorize = Callable[[Callable[[], str | None], pb.Capability], pb.Claims]
+"""Returns the claims of a call, from a function that returns its `authorization` header and the
+capability that it needs. Raises RpcError if the call isn't authorized."""
+
+_END_OF_STREAM: object = vars(grpc.aio)["EOF"]  # The stubs don't know it.
 
 _FAILED = "<error>"
+
+_serialize = methodcaller("SerializeToString")
+
+_HANDLERS: dict[tuple[bool, bool], Callable[..., _Handler]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+class EndOfCallError(Exception):
+    """A call ends as if it were complete. Raised by what sends its responses."""
 
 
 class CallCounts:
@@ -43,102 +69,186 @@ class CallCounts:
         """Calls ended, by operation and outcome."""
 
 
-class CountedCall:
-    """Context manager that counts one call, and logs its failure.
+class Service:
+    """A gRPC service, which several front ends may serve.
 
     Args:
-        client: Returns the address of the client, for the log.
+        name: Full name of the service.
+        methods: Methods of the service, by path.
+        serve: Function that serves a method, by path. It validates the request.
+        authorize: Authorizes calls.
+        counts: Counts of calls.
+        plain: Methods whose calls count as `ok`, whatever the status of their response.
     """
-
-    __slots__ = ("_client", "_counts", "_is_answered", "_operation", "outcome")
 
     def __init__(
-        self, counts: CallCounts, operation: str, client: Callable[[], str | None]
-    ) -> None:
-        self.outcome: str = "ok"
-        """Outcome to count, unless the call fails."""
-        self._counts = counts
-        self._operation = operation
-        self._client = client
-        self._is_answered = False
-
-    def count(self, response: object) -> None:
-        """Take the status of the first response as the outcome; later ones only end a stream."""
-        status: pb.Status.ValueType = getattr(response, "status", pb.Status.OK)
-        if not self._is_answered and status != pb.Status.OK:
-            self.outcome = pb.Status.Name(status)
-        self._is_answered = True
-
-    def __enter__(self) -> Self:
-        self._counts.started[self._operation] += 1
-        return self
-
-    def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        name: str,
+        methods: Mapping[str, RPCMethod],
+        serve: Mapping[str, Serve],
+        *,
+        authorize: Authorize,
+        counts: CallCounts,
+        plain: Container[str] = (),
     ) -> None:
-        outcome = self.outcome if error is None else _FAILED
-        self._counts.completed[self._operation, outcome] += 1
-        if isinstance(error, RpcError):
-            _logger.info(
-                "served RPC failed",
-                extra={
-                    "operation": self._operation,
-                    "error": error.text,
-                    "client": self._client(),
-                },
+        self._name = name
+        self._methods = methods
+        self._serve = serve
+        self._authorize = authorize
+        self._counts = counts
+        self._plain = plain
+
+    async def call(
+        self,
+        path: str,
+        header: Callable[[], str | None],
+        receive: Callable[[], Awaitable[Message | None]],
+        messages: AsyncIterator[Any],
+        send: Send,
+        client: Callable[[], str | None],
+    ) -> None:
+        """Count, authorize and serve a call.
+
+        Its outcome is the status of the first response; later ones only end a stream.
+
+        Args:
+            path: Path of the method.
+            header: Returns the `authorization` header.
+            receive: Returns the request, once the call is authorized.
+            messages: Further messages of the client.
+            send: Sends a response. It may raise EndOfCallError.
+            client: Returns the address of the client, for the log.
+
+        Raises:
+            RpcError: The call failed.
+
+        Cancellation: safe if the service is.
+        """
+        name = self._methods[path].name
+        outcome = "ok" if path in self._plain else ""
+
+        async def counted(response: Any) -> None:
+            nonlocal outcome
+            outcome = outcome or _outcome(response)
+            await send(response)
+
+        self._counts.started[name] += 1
+        try:
+            claims = self._authorize(header, REQUIRED_CAPABILITIES[path])
+            await self._serve[path](claims, await receive(), messages, counted)
+        except EndOfCallError:
+            pass
+        except BaseException as error:
+            outcome = _FAILED
+            if isinstance(error, RpcError):
+                extra = {"operation": name, "error": error.text, "client": client()}
+                _logger.info("served RPC failed", extra=extra)
+            raise
+        finally:
+            self._counts.completed[name, outcome or "ok"] += 1
+
+    def handlers(
+        self, drain: Drain, parse: Callable[[bytes], Any] = bytes
+    ) -> grpc.GenericRpcHandler:
+        """Return the handlers to add to a gRPC server.
+
+        Args:
+            drain: Planned stop of the server. Calls that arrive during the stop are refused as
+                UNAVAILABLE.
+            parse: Parses a message after the first message of a client.
+        """
+        # Requests are parsed here: gRPC would answer bytes which don't parse with another code.
+        handlers = {
+            method.name: _HANDLERS[method.client_streaming, method.server_streaming](
+                partial(self._answer, path, method, drain, parse), None, _serialize
             )
+            for path, method in self._methods.items()
+        }
+        return grpc.method_handlers_generic_handler(self._name, handlers)
 
+    async def _answer(
+        self,
+        path: str,
+        method: RPCMethod,
+        drain: Drain,
+        parse: Callable[[bytes], Any],
+        received: Any,
+        context: Context,
+    ) -> Any:
+        """Answer a call of gRPC, or end it by the code of its failure.
 
-async def answer_call(
-    counted: CountedCall,
-    drain: Drain,
-    context: Context,
-    call: Callable[[], Awaitable[T]],
-    messages: AsyncIterator[object] | None = None,
-) -> T | None:
-    """Answer a gRPC call by the result of `call`, or end it by the code of its failure.
+        Raises:
+            AbortError: The call failed. The gRPC library expects this error.
 
-    A call that arrives during a planned stop is refused as UNAVAILABLE.
+        Cancellation: safe if the service is.
+        """
+        response: Any = None
 
-    Args:
-        counted: Count of the call.
-        drain: Planned stop of the server.
-        context: The call.
-        call: Serves the call; raises RpcError for a code and a text.
-        messages: Messages of the client, if the client streams them.
+        async def receive() -> Message | None:
+            message = await context.read() if method.client_streaming else received
+            return None if message is _END_OF_STREAM else parse_request(method.request, message)
 
-    Raises:
-        AbortError: `call` failed. The gRPC library expects this error.
+        async def keep(only: Any) -> None:
+            nonlocal response
+            response = only
 
-    Cancellation: safe if `call` is.
-    """
-    try:
-        with counted:
+        try:
             if drain.begun:
-                await drain.refuse(messages)
+                await drain.refuse(received if method.client_streaming else None)
             task = drain.enter()
             try:
-                return await call()
+                await self.call(
+                    path,
+                    partial(authorization_of, context),
+                    receive,
+                    _Messages(context, parse),
+                    context.write if method.server_streaming else keep,
+                    context.peer,
+                )
             except asyncio.CancelledError:
                 if (refusal := drain.refusal()) is None:
                     raise
                 raise refusal from None
             finally:
                 drain.leave(task)
-    except RpcError as error:
-        await context.abort(grpc.StatusCode[error.code], error.text)
-    except grpc.aio.AbortError:
-        raise
-    except grpc.aio.InternalError as error:
-        # Race: the client left in the middle of an answer, and the library hasn't cancelled the
-        # task yet. It ends as if it had.
-        raise asyncio.CancelledError from error
-    except Exception as error:
-        _logger.exception("served RPC failed")
-        await context.abort(grpc.StatusCode.UNKNOWN, failure_text(error))
+        except RpcError as error:
+            await context.abort(grpc.StatusCode[error.code], error.text)
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.InternalError as error:
+            # Race: the client left in the middle of an answer, and the library hasn't cancelled the
+            # task yet. It ends as if it had.
+            raise asyncio.CancelledError from error
+        except Exception as error:
+            _logger.exception("served RPC failed")
+            await context.abort(grpc.StatusCode.UNKNOWN, failure_text(error))
+        return response
+
+
+class _Messages:
+    """Messages of a client, read directly from the call: the library's iterator is slower."""
+
+    __slots__ = ("_parse", "_read")
+
+    def __init__(self, context: Context, parse: Callable[[bytes], Any]) -> None:
+        self._read: Callable[[], Awaitable[Any]] = context.read
+        self._parse = parse
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._read()
+        if message is _END_OF_STREAM:
+            raise StopAsyncIteration
+        return self._parse(message)
+
+
+def _outcome(response: Any) -> str:
+    if not (status := getattr(response, "status", 0)):
+        return "ok"
+    names = response.DESCRIPTOR.fields_by_name["status"].enum_type.values_by_number
+    return names[status].name if status in names else str(status)
 
 
 class CallsOfOthers(grpc.aio.ServerInterceptor):

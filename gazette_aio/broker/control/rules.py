@@ -14,7 +14,9 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from gazette_aio.protocol import service
 from gazette_aio.protocol.journal import strip_meta
+from gazette_aio.serving.calls import EndOfCallError
 from gazette_aio.serving.rpc_error import CODES, RpcError
 
 RequestKind = Literal[
@@ -37,17 +39,24 @@ None to let the request pass."""
 
 FAILED_TEXT: Final = "failed on request of a test"
 
-RESPONSES: Final[dict[RequestKind, type[Message]]] = {
-    "list": pb.ListResponse,
-    "apply": pb.ApplyResponse,
-    "read": pb.ReadResponse,
-    "append": pb.AppendResponse,
-    "list_fragments": pb.FragmentsResponse,
-    "fragment_store_health": pb.FragmentStoreHealthResponse,
-    "replicate": pb.ReplicateResponse,
+KINDS: Final[dict[str, RequestKind]] = {
+    service.LIST: "list",
+    service.APPLY: "apply",
+    service.READ: "read",
+    service.APPEND: "append",
+    service.REPLICATE: "replicate",
+    service.LIST_FRAGMENTS: "list_fragments",
+    service.FRAGMENT_STORE_HEALTH: "fragment_store_health",
+}
+"""Kinds of requests by the paths of their methods."""
+
+_RESPONSES: Final[dict[RequestKind, type[Message]]] = {
+    kind: service.METHODS[path].response for path, kind in KINDS.items()
 }
 _STREAMS: Final = frozenset({"list", "read"})
-_ROUTED: Final = frozenset({"read", "append", "list_fragments", "replicate"})
+ROUTED: Final = frozenset({"read", "append", "list_fragments", "replicate"})
+"""Kinds of requests for one journal."""
+
 _UNROUTED_STATUSES: Final = frozenset(
     {pb.Status.JOURNAL_NOT_FOUND, pb.Status.NO_JOURNAL_PRIMARY_BROKER, pb.Status.SUSPENDED}
 )
@@ -108,7 +117,7 @@ def answer(
     if fail is not None:
         return failure(fail)
     if status is not None:
-        respond = RESPONSES[kind](status=status)
+        respond = _RESPONSES[kind](status=status)
     given = respond
     if not callable(given):
         _responses(kind, given)
@@ -175,7 +184,7 @@ def _responses(kind: RequestKind, made: Message | Sequence[Message] | None) -> l
     if made is None:
         return None
     responses = [made] if isinstance(made, Message) else list(made)
-    expected = RESPONSES[kind]
+    expected = _RESPONSES[kind]
     for response in responses:
         if not isinstance(response, expected):
             raise TypeError(
@@ -243,7 +252,7 @@ class RuleBook:
         Raises:
             ValueError: Its kind doesn't exist.
         """
-        if rule.kind not in RESPONSES:
+        if rule.kind not in _RESPONSES:
             raise ValueError(f"unknown kind of request: {rule.kind!r}")
         self._serial += 1
         rule.serial = self._serial
@@ -298,10 +307,6 @@ def _is_named(rule: JournalRule, name: str) -> bool:
 # How they're carried out
 
 
-class CutError(Exception):
-    """A stream is cut, and ends as if it were complete."""
-
-
 class CutCounter:
     """Counts messages and bytes of a stream up to its cut, if any."""
 
@@ -317,7 +322,7 @@ class CutCounter:
 
         Raises:
             RpcError: The stream fails here.
-            CutError: The stream ends here.
+            EndOfCallError: The stream ends here, as if it were complete.
         """
         if (cut := self._cut) is None:
             return
@@ -325,7 +330,7 @@ class CutCounter:
         if (messages is not None and self._messages >= messages) or (
             content is not None and self._bytes >= content
         ):
-            raise CutError if cut.failure is None else cut.failure.error()
+            raise EndOfCallError if cut.failure is None else cut.failure.error()
 
     def room(self, length: int) -> int:
         """Return how many bytes of a message of `length` bytes are before the cut."""
@@ -365,7 +370,7 @@ def completed(
         response = type(given)()
         response.CopyFrom(given)
         if not response.HasField("header") and _has_header(kind, response, first=not out):
-            is_routed = kind in _ROUTED and response.status not in _UNROUTED_STATUSES
+            is_routed = kind in ROUTED and response.status not in _UNROUTED_STATUSES
             response.header.CopyFrom(routed if is_routed else unrouted)
         if kind == "append" and response.status in (pb.Status.OK, pb.Status.REGISTER_MISMATCH):
             response.registers.SetInParent()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -25,31 +24,28 @@ from gazette_aio.broker.gateway.connection import (
     text_response,
 )
 from gazette_aio.broker.gateway.target import QueryError, parse_read_query
-from gazette_aio.broker.service.controlled import serve_append, serve_read
 from gazette_aio.broker.service.read import ContentChunk
-from gazette_aio.serving.calls import CountedCall
+from gazette_aio.protocol.service import APPEND, READ
+from gazette_aio.serving.calls import EndOfCallError
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from gazette_aio.broker.core import BrokerCore
+    from collections.abc import AsyncGenerator
+
     from gazette_aio.broker.gateway.target import RequestTarget
     from gazette_aio.broker.service.append import AppendMessage
-
-
-Authorize = Callable[[web.BaseRequest, pb.Capability], pb.Claims]
-"""Returns the claims of a request, or raises an RpcError if it isn't authorized."""
+    from gazette_aio.serving.calls import Service
 
 
 class JournalRoutes:
     """Answers requests for journals.
 
     Args:
-        authorize: Authorizes requests.
+        service: Serves the requests.
     """
 
-    def __init__(self, core: BrokerCore, authorize: Authorize) -> None:
-        self._core = core
-        self._authorize = authorize
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     async def answer(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         """Answer a request for the journal that the path names.

@@ -1,8 +1,8 @@
 """State machine of an append stream: the meaning of each message.
 
-    opening --first message--> streaming --content--> streaming
-                                   |
-                                   +--empty message--> committing --end of stream--> done
+    first message --> streaming --content--> streaming
+                          |
+                          +--empty message--> committing --end of stream--> done
 
 A stream commits only if its empty message is followed by its end. Anything else, in particular an
 end without an empty message, rolls the append back. After an error, the machine stays in error.
@@ -14,6 +14,7 @@ import enum
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.varint import decode_varint
+from gazette_aio.serving.calls import parse_request
 
 UNDERFLOW_TEXT = "client stream didn't sustain the minimum append data rate"
 
@@ -25,7 +26,6 @@ class AppendStreamError(Exception):
 class AppendState(enum.Enum):
     """State of an append stream."""
 
-    OPENING = enum.auto()
     STREAMING = enum.auto()
     COMMITTING = enum.auto()
     DONE = enum.auto()
@@ -33,32 +33,28 @@ class AppendState(enum.Enum):
 
 
 class AppendMachine:
-    """Decides on the messages of one append stream, in order."""
+    """Decides on the messages of one append stream, in order.
+
+    Args:
+        request: First message; None is the end of a stream without messages.
+
+    Raises:
+        AppendStreamError: There's no message, or it's invalid.
+    """
 
     __slots__ = ("content_bytes", "request", "state")
 
-    def __init__(self) -> None:
-        self.state: AppendState = AppendState.OPENING
-        self.request: pb.AppendRequest = pb.AppendRequest()
-        self.content_bytes: int = 0
-        """Content received so far."""
-
-    def open(self, request: pb.AppendRequest | None) -> pb.AppendRequest:
-        """Process and return the first message; None is the end of a stream without messages.
-
-        Raises:
-            AppendStreamError: There's no message, or it's invalid.
-        """
-        assert self.state is AppendState.OPENING
+    def __init__(self, request: pb.AppendRequest | None) -> None:
         if request is None:
-            raise self._fail("EOF")
+            raise AppendStreamError("EOF")
         try:
             pb.validate(request)
         except pb.ValidationError as error:
-            raise self._fail(str(error)) from None
-        self.state = AppendState.STREAMING
-        self.request = request
-        return request
+            raise AppendStreamError(str(error)) from None
+        self.state: AppendState = AppendState.STREAMING
+        self.request: pb.AppendRequest = request
+        self.content_bytes: int = 0
+        """Content received so far."""
 
     def receive_content(self, length: int) -> None:
         """Process a message with only content, of `length` bytes; zero announces the commit.
@@ -110,6 +106,18 @@ class AppendMachine:
     def _fail(self, text: str) -> AppendStreamError:
         self.state = AppendState.FAILED
         return AppendStreamError(text)
+
+
+def parse_message(message: bytes) -> pb.AppendRequest | bytes | memoryview:
+    """Return a further message of a stream, or its content if it has no other fields.
+
+    Raises:
+        RpcError: The bytes don't parse.
+    """
+    if not message:
+        return message
+    content = content_of(message)
+    return parse_request(pb.AppendRequest, message) if content is None else content
 
 
 def content_of(message: bytes) -> memoryview | None:

@@ -21,16 +21,21 @@ from gazette_aio.protocol.errors import within
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.serving.calls import Send
 
 _SLICE_JOURNALS = 32
 
 
 async def serve_apply(
-    core: BrokerCore, claims: pb.Claims, request: pb.ApplyRequest
-) -> pb.ApplyResponse:
+    core: BrokerCore,
+    claims: pb.Claims,
+    request: pb.ApplyRequest,
+    _messages: AsyncIterator[object],
+    send: Send,
+) -> None:
     """Apply all changes of a request, or none.
 
     Raises:
@@ -60,7 +65,7 @@ async def serve_apply(
     except TransactionError as error:
         raise RpcError(str(error)) from None
     status = pb.Status.OK if applied else pb.Status.ETCD_TRANSACTION_FAILED
-    return pb.ApplyResponse(status=status, header=core.headers.unrouted())
+    await send(pb.ApplyResponse(status=status, header=core.headers.unrouted()))
 
 
 def _validate(index: int, change: pb.ApplyRequest.Change) -> None:

@@ -11,7 +11,11 @@ from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
+    from gazette_aio.serving.calls import Send
 
 DEFAULT_PAGE_LIMIT = 1000
 _MAX_SIGNED_SECONDS = 7 * 24 * 3600.0
@@ -21,9 +25,13 @@ _SLICE_FRAGMENTS = 16
 
 
 async def serve_fragments(
-    core: BrokerCore, claims: pb.Claims, request: pb.FragmentsRequest
-) -> pb.FragmentsResponse:
-    """Return a page of the fragments of a journal.
+    core: BrokerCore,
+    claims: pb.Claims,
+    request: pb.FragmentsRequest,
+    _messages: AsyncIterator[object],
+    send: Send,
+) -> None:
+    """Send a page of the fragments of a journal.
 
     Raises:
         RpcError: The request is invalid, or the stores can't be listed.
@@ -39,12 +47,21 @@ async def serve_fragments(
         until=core.token_end(claims),
     )
     response = pb.FragmentsResponse(status=resolved.status, header=resolved.header)
-    if resolved.status != pb.Status.OK or resolved.item is None:
-        return response
-    if not may_read(resolved.item.spec.flags):
-        response.status = pb.Status.NOT_ALLOWED
-        return response
-    replica = await core.replica(resolved.item)
+    if response.status == pb.Status.OK and resolved.item is not None:
+        if may_read(resolved.item.spec.flags):
+            await _add_fragments(core, resolved.item, request, response)
+        else:
+            response.status = pb.Status.NOT_ALLOWED
+    await send(response)
+
+
+async def _add_fragments(
+    core: BrokerCore,
+    item: JournalItem,
+    request: pb.FragmentsRequest,
+    response: pb.FragmentsResponse,
+) -> None:
+    replica = await core.replica(item)
     if not replica.listing.is_listed:
         await replica.listing.refresh()
         if not replica.listing.is_listed:
@@ -68,7 +85,6 @@ async def serve_fragments(
     if request.HasField("signatureTTL"):
         seconds = request.signatureTTL.ToTimedelta().total_seconds()
         await _sign(core, response, min(seconds, _MAX_SIGNED_SECONDS))
-    return response
 
 
 async def _sign(core: BrokerCore, response: pb.FragmentsResponse, seconds: float) -> None:

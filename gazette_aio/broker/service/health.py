@@ -12,15 +12,22 @@ from gazette_aio.protocol.auth.claims import check_capability
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.serving.calls import Send
 
 _SLICE_JOURNALS = 32
 
 
 async def serve_health(
-    core: BrokerCore, claims: pb.Claims, request: pb.FragmentStoreHealthRequest
-) -> pb.FragmentStoreHealthResponse:
-    """Return the health of a store.
+    core: BrokerCore,
+    claims: pb.Claims,
+    request: pb.FragmentStoreHealthRequest,
+    _messages: AsyncIterator[object],
+    send: Send,
+) -> None:
+    """Send the health of a store.
 
     Raises:
         RpcError: The request is invalid or not authorized.
@@ -37,8 +44,9 @@ async def serve_health(
     if not problem and request.check_delete:
         problem = await handle.probe_delete(request.check_delete_prefix)
     status = pb.Status.FRAGMENT_STORE_UNHEALTHY if problem else pb.Status.OK
-    return pb.FragmentStoreHealthResponse(
-        status=status, header=core.headers.unrouted(), store_health_error=problem
+    header = core.headers.unrouted()
+    await send(
+        pb.FragmentStoreHealthResponse(status=status, header=header, store_health_error=problem)
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -13,19 +12,24 @@ from gazette_aio.broker.service.common import is_long, validate
 from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.keyspace.keyspace import JournalItem
+    from gazette_aio.serving.calls import Send
 
 CHUNK_JOURNALS = 25
 """Greatest number of journals of one message."""
 
 _SLICE_JOURNALS = 8
 
-Send = Callable[[pb.ListResponse], Awaitable[None]]
-
 
 async def serve_list(
-    core: BrokerCore, claims: pb.Claims, request: pb.ListRequest, send: Send
+    core: BrokerCore,
+    claims: pb.Claims,
+    request: pb.ListRequest,
+    _messages: AsyncIterator[object],
+    send: Send,
 ) -> None:
     """Send the journals that a request selects, and for a watch again after each change.
 

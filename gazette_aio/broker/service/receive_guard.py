@@ -1,4 +1,4 @@
-"""Receiver of a client's messages with time limits."""
+"""Receiver of a client's messages at a least rate."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from gazette_aio.broker.journal.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from gazette_aio.broker.journal.flow_control import FlowControl
 
 T = TypeVar("T")
 
@@ -23,7 +25,10 @@ class ReceiveGuard(Generic[T]):
     def __init__(self, messages: AsyncIterator[T]) -> None:
         self._messages = messages
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None, "outside of a task"
+        self._task = task
+        self._cancelling = task.cancelling()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_when = math.inf
         self._patience = Patience()
@@ -38,43 +43,44 @@ class ReceiveGuard(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
 
-    @property
-    def waited(self) -> float:
-        """Seconds of the last wait to charge to the client."""
-        return self._patience.waited
+    def millis(self) -> int:
+        """Return the time of flows, in milliseconds."""
+        return int(self._loop.time() * 1000)
 
-    async def next(self, allowance: float, until: float = math.inf) -> T | None:
+    async def next(self, flow: FlowControl, until: float) -> T | None:
         """Return the next message, or None at the end.
 
         Args:
-            allowance: Most seconds to wait, not counting time in which the broker couldn't read.
+            flow: Flow of the client, which is charged for the wait, but not for time in which the
+                broker couldn't read.
             until: Latest time, by the loop's clock.
 
         Raises:
-            TimeoutError: No message came in time.
+            TimeoutError: No message came in time, or the client is too slow.
 
         Cancellation: poisons — the iterator can't be used any more.
         """
-        task = self._task
-        assert task is not None, "outside of a task"
-        cancelling = task.cancelling()
         now = self._loop.time()
-        self._patience.begin(now, allowance)
+        flow.skip(int(now * 1000))
+        self._patience.begin(now, flow.patience_millis() / 1000)
         self._until = until
         self._look_by(min(self._patience.next_look(now), until))
         self._waiting = True
         try:
-            return await self._messages.__anext__()
+            message = await self._messages.__anext__()
         except StopAsyncIteration:
-            return None
+            message = None
         except asyncio.CancelledError:
-            if self._expired and task.uncancel() <= cancelling:
+            if self._expired and self._task.uncancel() <= self._cancelling:
                 raise TimeoutError from None
             raise
         finally:
             self._waiting = False
-            if not self._expired:
-                self._patience.look(self._timer_when, self._loop.time())
+        now = self._loop.time()
+        self._patience.look(self._timer_when, now)
+        if not flow.tick(int(now * 1000), int(self._patience.waited * 1000)):
+            raise TimeoutError
+        return message
 
     def _look_by(self, when: float) -> None:
         if self._timer_when <= when:
@@ -91,7 +97,6 @@ class ReceiveGuard(Generic[T]):
         now = self._loop.time()
         if self._patience.look(when, now) or now >= self._until:
             self._expired = True
-            assert self._task is not None
             self._task.cancel()
         else:
             self._look_by(min(self._patience.next_look(now), self._until))

@@ -13,16 +13,23 @@ from gazette_aio.protocol.validation.specs import route_equivalent
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.serving.calls import Send
 
 
 async def serve_replicate(
-    core: BrokerCore, claims: pb.Claims, request: pb.ReplicateRequest | None
-) -> pb.ReplicateResponse:
-    """Return the response to the opening message of a stream; None if the stream had no message.
+    core: BrokerCore,
+    claims: pb.Claims,
+    request: pb.ReplicateRequest | None,
+    _messages: AsyncIterator[object],
+    send: Send,
+) -> None:
+    """Refuse the opening message of a stream; None if the stream had no message.
 
     Raises:
-        RpcError: Always: the request is invalid, or replication isn't served.
+        RpcError: The request is invalid, or replication isn't served.
 
     Cancellation: safe.
     """
@@ -36,8 +43,11 @@ async def serve_replicate(
     resolved = await core.resolver.resolve(
         request.proposal.journal, claims, require_primary=False, proxy_header=request.header
     )
-    if resolved.status != pb.Status.OK:
-        return pb.ReplicateResponse(status=resolved.status, header=resolved.header)
-    if not route_equivalent(request.header.route, resolved.header.route):
-        return pb.ReplicateResponse(status=pb.Status.WRONG_ROUTE, header=resolved.header)
-    raise RpcError("replication is not supported by this broker", "UNIMPLEMENTED")
+    status = resolved.status
+    if status == pb.Status.OK and not route_equivalent(
+        request.header.route, resolved.header.route
+    ):
+        status = pb.Status.WRONG_ROUTE
+    if status == pb.Status.OK:
+        raise RpcError("replication is not supported by this broker", "UNIMPLEMENTED")
+    await send(pb.ReplicateResponse(status=status, header=resolved.header))
