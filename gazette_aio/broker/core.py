@@ -186,9 +186,7 @@ class BrokerCore:
 
     # For front ends
 
-    def authorize(
-        self, header: Callable[[], str | None], capability: pb.Capability
-    ) -> pb.Claims:
+    def authorize(self, header: Callable[[], str | None], capability: pb.Capability) -> pb.Claims:
         """Return the claims of a request.
 
         Args:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -33,9 +33,10 @@ M = TypeVar("M", bound=Message)
 Send = Callable[[Any], Awaitable[None]]
 """Sends a response."""
 
-Serve = Callable[[pb.Claims, Any, AsyncIterator[Any], Send], Awaitable[None]]
-"""Serves a call: from claims, its request, and further messages of the client, to what it sends.
-The request is None if a client that streams messages sent none."""
+Serve = Callable[[pb.Claims, Any, Any, Send], Awaitable[None]]
+"""Serves a call, by claims, its request, an iterator of further messages of the client, and what
+sends a response. Without a stream of the client, the iterator is None. If the client sent nothing,
+the request is None."""
 
 Authorize = Callable[[Callable[[], str | None], pb.Capability], pb.Claims]
 """Returns the claims of a call, from a function that returns its `authorization` header and the
@@ -53,6 +54,15 @@ _HANDLERS: dict[tuple[bool, bool], Callable[..., _Handler]] = {
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
+
+
+class Caller(NamedTuple):
+    """Client of a call. Each is a function, since few calls need it."""
+
+    header: Callable[[], str | None]
+    """Returns the `authorization` header."""
+    address: Callable[[], str | None]
+    """Returns the address, for the log."""
 
 
 class EndOfCallError(Exception):
@@ -101,11 +111,10 @@ class Service:
     async def call(
         self,
         path: str,
-        header: Callable[[], str | None],
+        caller: Caller,
         receive: Callable[[], Awaitable[Message | None]],
-        messages: AsyncIterator[Any],
+        messages: AsyncIterator[Any] | None,
         send: Send,
-        client: Callable[[], str | None],
     ) -> None:
         """Count, authorize and serve a call.
 
@@ -113,14 +122,13 @@ class Service:
 
         Args:
             path: Path of the method.
-            header: Returns the `authorization` header.
+            caller: Who calls.
             receive: Returns the request, once the call is authorized.
-            messages: Further messages of the client.
+            messages: Further messages of the client, if it streams messages.
             send: Sends a response. It may raise EndOfCallError.
-            client: Returns the address of the client, for the log.
 
         Raises:
-            RpcError: The call failed.
+            RpcError: The call failed. Errors of the arguments are raised as they are.
 
         Cancellation: safe if the service is.
         """
@@ -134,14 +142,14 @@ class Service:
 
         self._counts.started[name] += 1
         try:
-            claims = self._authorize(header, REQUIRED_CAPABILITIES[path])
+            claims = self._authorize(caller.header, REQUIRED_CAPABILITIES[path])
             await self._serve[path](claims, await receive(), messages, counted)
         except EndOfCallError:
             pass
         except BaseException as error:
             outcome = _FAILED
             if isinstance(error, RpcError):
-                extra = {"operation": name, "error": error.text, "client": client()}
+                extra = {"operation": name, "error": error.text, "client": caller.address()}
                 _logger.info("served RPC failed", extra=extra)
             raise
         finally:
@@ -160,7 +168,7 @@ class Service:
         # Requests are parsed here: gRPC would answer bytes which don't parse with another code.
         handlers = {
             method.name: _HANDLERS[method.client_streaming, method.server_streaming](
-                partial(self._answer, path, method, drain, parse), None, _serialize
+                partial(self._answer, path, drain, parse), None, _serialize
             )
             for path, method in self._methods.items()
         }
@@ -169,7 +177,6 @@ class Service:
     async def _answer(
         self,
         path: str,
-        method: RPCMethod,
         drain: Drain,
         parse: Callable[[bytes], Any],
         received: Any,
@@ -182,6 +189,7 @@ class Service:
 
         Cancellation: safe if the service is.
         """
+        method = self._methods[path]
         response: Any = None
 
         async def receive() -> Message | None:
@@ -199,11 +207,10 @@ class Service:
             try:
                 await self.call(
                     path,
-                    partial(authorization_of, context),
+                    Caller(partial(authorization_of, context), context.peer),
                     receive,
-                    _Messages(context, parse),
+                    _Messages(context, parse) if method.client_streaming else None,
                     context.write if method.server_streaming else keep,
-                    context.peer,
                 )
             except asyncio.CancelledError:
                 if (refusal := drain.refusal()) is None:

@@ -29,8 +29,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.options import FsyncMode
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 from tests.broker.caller import Caller, calling, journal_spec
+from tests.broker.served import serve_read
 from tests.waiting import eventually
 
 # Life

@@ -16,14 +16,11 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.options import FsyncMode
-from gazette_aio.broker.service.append import serve_append
-from gazette_aio.broker.service.apply import serve_apply
-from gazette_aio.broker.service.fragments import serve_fragments
-from gazette_aio.broker.service.list import serve_list
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 from tests.broker.caller import journal_spec
 from tests.broker.journal.crash_files import RecordingFiles
 from tests.broker.journal.test_crash_points import CLAIMS, read, running, send
+from tests.broker.served import serve_append, serve_apply, serve_fragments, serve_list, serve_read
 from tests.cancellation import cancel_at_every_await
 from tests.waiting import eventually
 

@@ -19,15 +19,13 @@ from gazette_aio.broker.fragments.commit_log import EntryKind
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.records import encode_record
 from gazette_aio.broker.keyspace import meta_log
-from gazette_aio.broker.service.append import serve_append
-from gazette_aio.broker.service.apply import serve_apply
-from gazette_aio.broker.service.list import serve_list
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.broker.stores import FileFragmentStore
 from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
 from tests.broker.journal.faulty_files import BootedFiles, FaultyFiles
 from tests.broker.journal.test_crash_points import CLAIMS, Level, read, running, send
+from tests.broker.served import serve_append, serve_apply, serve_list, serve_read
 from tests.waiting import eventually, turns
 
 NAME = "test/journal"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 
 import pytest
 
+from gazette_aio.broker.journal.flow_control import FlowBalance, FlowControl
 from gazette_aio.broker.service.receive_guard import ReceiveGuard
 
 
@@ -19,6 +21,11 @@ class StarvedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() + self.lost
+
+
+def flow(*, min_rate: int) -> FlowControl:
+    now_millis = int(asyncio.get_running_loop().time() * 1000)
+    return FlowControl(FlowBalance(), max_rate=0, min_rate=min_rate, now_millis=now_millis)
 
 
 async def silent(sent: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
@@ -41,12 +48,13 @@ def test_stops_of_a_broker_are_not_those_of_its_client() -> None:
                 await sent.put(b"late")
 
             starving = asyncio.create_task(starve())
-            assert await receive.next(1.0) == b"late"
-            assert receive.waited < 1.0
+            rate = flow(min_rate=1000)  # The client may be silent for a second.
+            assert await receive.next(rate, math.inf) == b"late"
             await starving
             # What the client spends while the broker runs counts.
+            rate.spent = 1
             with pytest.raises(TimeoutError):
-                await receive.next(0.0)
+                await receive.next(rate, math.inf)
 
     with asyncio.Runner(loop_factory=StarvedLoop) as runner:
         runner.run(main())
@@ -54,4 +62,4 @@ def test_stops_of_a_broker_are_not_those_of_its_client() -> None:
 
 async def test_the_end_of_a_token_is_one_for_any_broker() -> None:
     with ReceiveGuard(silent(asyncio.Queue())) as receive, pytest.raises(TimeoutError):
-        await receive.next(3600.0, asyncio.get_running_loop().time() + 0.01)
+        await receive.next(flow(min_rate=0), asyncio.get_running_loop().time() + 0.01)

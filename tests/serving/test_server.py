@@ -21,43 +21,46 @@ from grpc._cython import cygrpc
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.protocol.service import APPLY, SERVICE_NAME, RPCMethod
 from gazette_aio.serving.calls import (
     CallCounts,
-    CountedCall,
-    answer_call,
-    authorization_of,
-    parse_request,
+    Send,
+    Service,
 )
 from gazette_aio.serving.drain import Drain
 from gazette_aio.serving.rpc_error import RpcError
 from gazette_aio.serving.server import GrpcServer, ServerLimits
 from tests.broker.caller import eventually
 
-PATH = "/test.Names/Upper"
+PATH = APPLY
 REFUSED = (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-Serve = Callable[[pb.Label, Any], Awaitable[pb.Label]]
+Serve = Callable[[pb.Label, Send], Awaitable[pb.Label]]
 
 
 class Names:
     """A service of one method, which answers a label by what `serve` makes of it."""
 
-    def __init__(self, serve: Serve, **limits: Any) -> None:
+    def __init__(self, serve: Serve, *, streams: bool = False, **limits: Any) -> None:
         self.counts = CallCounts()
         self.serve = serve
         self.drain = Drain()
-        method = grpc.unary_unary_rpc_method_handler(self._upper, None, pb.Label.SerializeToString)
-        handlers = grpc.method_handlers_generic_handler("test.Names", {"Upper": method})
+        self.headers: list[str | None] = []
+        service = Service(
+            SERVICE_NAME,
+            {PATH: RPCMethod(PATH, pb.Label, pb.Label, server_streaming=streams)},
+            {PATH: self._serve},
+            authorize=self._authorize,
+            counts=self.counts,
+        )
+        handlers = service.handlers(self.drain)
         self.server = GrpcServer([handlers], self.drain, limits=ServerLimits(**limits))
 
-    async def _upper(self, message: bytes, context: Any) -> pb.Label | None:
-        counted = CountedCall(self.counts, "Upper", context.peer)
+    def _authorize(self, header: Callable[[], str | None], capability: pb.Capability) -> pb.Claims:
+        self.headers.append(header())
+        return pb.Claims(capability)
 
-        async def call() -> pb.Label:
-            label = await self.serve(parse_request(pb.Label, message), context)
-            counted.outcome = label.name
-            return label
-
-        return await answer_call(counted, self.drain, context, call)
+    async def _serve(self, _claims: pb.Claims, label: Any, _messages: object, send: Send) -> None:
+        await send(await self.serve(label, send))
 
 
 @asynccontextmanager
@@ -78,7 +81,7 @@ async def serving(serve: Serve, **limits: Any) -> AsyncIterator[tuple[Names, Cal
         await names.server.stop(0.0)
 
 
-async def upper(label: pb.Label, _context: Any) -> pb.Label:
+async def upper(label: pb.Label, _send: Send) -> pb.Label:
     return pb.Label(name=label.name.upper())
 
 
@@ -96,12 +99,15 @@ async def test_calls_are_answered_and_counted() -> None:
     async with serving(upper) as (names, call):
         assert "running" in repr(names.server)
         assert await call(label("a")) == label("A")
-        assert (names.counts.started, names.counts.completed) == ({"Upper": 1}, {("Upper", "A"): 1})
+        assert (names.counts.started, names.counts.completed) == (
+            {"Apply": 1},
+            {("Apply", "ok"): 1},
+        )
     assert "stopped" in repr(names.server)
 
 
 async def test_failures_have_a_code_and_a_text(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(label: pb.Label, _context: Any) -> pb.Label:
+    async def fail(label: pb.Label, _send: Send) -> pb.Label:
         raise RpcError("not here", "NOT_FOUND") if label.name == "a" else ValueError("broken")
 
     async with serving(fail) as (names, call):
@@ -113,17 +119,15 @@ async def test_failures_have_a_code_and_a_text(caplog: pytest.LogCaptureFixture)
         code, text = await failure(call(b"\xff"))
         assert code is grpc.StatusCode.INTERNAL
         assert text.startswith("failed to unmarshal the request")
-        assert names.counts.completed == {("Upper", "<error>"): 3}
+        assert names.counts.completed == {("Apply", "<error>"): 3}
 
 
 async def test_tokens_are_metadata() -> None:
-    async def told(_label: pb.Label, context: Any) -> pb.Label:
-        return pb.Label(name=authorization_of(context) or "none")
-
-    async with serving(told) as (_, call):
-        assert await call(b"") == label("none")
+    async with serving(upper) as (names, call):
+        await call(b"")
         metadata = (("other", "x"), ("authorization", "Bearer token"))
-        assert await call(b"", metadata=metadata) == label("Bearer token")
+        await call(b"", metadata=metadata)
+        assert names.headers == [None, "Bearer token"]
 
 
 async def test_limits() -> None:
@@ -174,10 +178,10 @@ async def test_a_unix_socket(tmp_path: Path) -> None:
 async def test_a_stop_serves_what_is_in_progress_and_refuses_the_rest() -> None:
     gate, entered = asyncio.Event(), asyncio.Event()
 
-    async def wait(label: pb.Label, context: Any) -> pb.Label:
+    async def wait(label: pb.Label, send: Send) -> pb.Label:
         entered.set()
         await gate.wait()
-        return await upper(label, context)
+        return await upper(label, send)
 
     async with serving(wait) as (names, call):
         first = asyncio.ensure_future(call(label("first")))
@@ -204,8 +208,8 @@ async def test_a_stop_serves_calls_of_other_services_too() -> None:
     drain = Drain()
     server = GrpcServer((), drain, others=True)
     port = server.bind("127.0.0.1", 0)
-    methods = {"Upper": grpc.unary_unary_rpc_method_handler(echo)}
-    server.add([grpc.method_handlers_generic_handler("test.Names", methods)])
+    methods = {"Apply": grpc.unary_unary_rpc_method_handler(echo)}
+    server.add([grpc.method_handlers_generic_handler(SERVICE_NAME, methods)])
     await server.start()
     async with calling(f"127.0.0.1:{port}") as call:
         first = asyncio.ensure_future(call(b"first"))
@@ -221,7 +225,7 @@ async def test_a_stop_serves_calls_of_other_services_too() -> None:
 async def test_what_outlasts_the_grace_of_a_stop_is_cancelled_and_refused() -> None:
     entered, unwound = asyncio.Event(), asyncio.Event()
 
-    async def hang(_label: pb.Label, _context: Any) -> pb.Label:
+    async def hang(_label: pb.Label, _send: Send) -> pb.Label:
         entered.set()
         try:
             await asyncio.Event().wait()
@@ -235,17 +239,17 @@ async def test_what_outlasts_the_grace_of_a_stop_is_cancelled_and_refused() -> N
         await names.server.stop(0.05)
         assert unwound.is_set()
         assert await failure(hanging) == REFUSED
-        assert names.counts.completed == {("Upper", "<error>"): 1}
+        assert names.counts.completed == {("Apply", "<error>"): 1}
 
 
 async def test_a_stop_under_load_loses_no_answer_and_cancels_nothing() -> None:
     served = 0
     codes: Counter[grpc.StatusCode] = Counter()
 
-    async def count(label: pb.Label, context: Any) -> pb.Label:
+    async def count(label: pb.Label, send: Send) -> pb.Label:
         nonlocal served
         served += 1
-        return await upper(label, context)
+        return await upper(label, send)
 
     def call_on(target: str, ended: threading.Event) -> None:
         # Without any pause: there's always a call which the server hasn't looked at.
@@ -417,25 +421,25 @@ async def test_a_write_to_a_client_that_has_left_logs_no_error(
 ) -> None:
     arrived, ended = asyncio.Event(), asyncio.Event()
 
-    async def serve(label: pb.Label, context: Any) -> pb.Label:
+    async def serve(label: pb.Label, send: Send) -> pb.Label:
         arrived.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             # Race: the library learns of it by a failed write as well.
             with pytest.raises(grpc.aio.InternalError) as failed:
-                await context.write(label.SerializeToString())
+                await send(label)
             raise failed.value from None
         finally:
             ended.set()
         return label
 
-    async with serving(serve) as (names, call):
+    async with serving(serve, streams=True) as (names, call):
         leaving = call(pb.Label(name="first").SerializeToString())
         await arrived.wait()
         leaving.cancel()
         await ended.wait()
-        await eventually(lambda: _is(names.counts.completed["Upper", "<error>"] == 1))
+        await eventually(lambda: _is(names.counts.completed["Apply", "<error>"] == 1))
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from gazette_aio.broker.gateway.answers import CLOSE_ERROR, TEXT, header_value
+from gazette_aio.serving.calls import Caller
 from gazette_aio.serving.http_site import BoundedConnection, BoundedServer
 
 if TYPE_CHECKING:
@@ -161,6 +162,11 @@ async def ask_for_body(request: web.BaseRequest) -> None:
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
+
+
+def caller_of(request: web.BaseRequest) -> Caller:
+    """Return the client of a request."""
+    return Caller(lambda: request.headers.get("Authorization"), lambda: request.remote)
 
 
 def connection_of(request: web.BaseRequest) -> GatewayConnection:

@@ -20,6 +20,7 @@ from gazette_aio.broker.gateway.connection import (
     TrailedResponse,
     TruncatedBodyError,
     ask_for_body,
+    caller_of,
     connection_of,
     text_response,
 )
@@ -65,22 +66,21 @@ class JournalRoutes:
     async def _read(
         self, request: web.BaseRequest, target: RequestTarget, *, metadata_only: bool
     ) -> web.StreamResponse:
-        try:
-            claims = self._authorize(request, pb.Capability.READ)
+        async def receive() -> pb.ReadRequest:
             offset, block = parse_read_query(target.query)
             message = pb.ReadRequest(
                 journal=target.path[1:], offset=offset, block=block, metadata_only=metadata_only
             )
             pb.validate(message)
-        except (RpcError, QueryError, pb.ValidationError) as error:
-            return _refusal(error)
-        if block:
-            connection_of(request).endless()
-        counted = CountedCall(self._core.metrics, "Read", lambda: request.remote)
-        answer = _ReadAnswer(request, target.path, counted)
+            if block:
+                connection_of(request).endless()
+            return message
+
+        answer = _ReadAnswer(request, target.path)
         try:
-            with counted, contextlib.suppress(_ReadEndedError):
-                await serve_read(self._core, claims, message, answer.send)
+            await self._service.call(READ, caller_of(request), receive, None, answer.send)
+        except (QueryError, pb.ValidationError) as error:
+            return _refusal(error)
         except RpcError as error:
             # A body that is empty because of damage would look like the end of the journal.
             if answer.first is None or (error.code == "DATA_LOSS" and answer.response is None):
@@ -89,28 +89,29 @@ class JournalRoutes:
         return await answer.end()
 
     async def _append(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
-        try:
-            claims = self._authorize(request, pb.Capability.APPEND)
+        answer = web.Response()
+
+        async def receive() -> pb.AppendRequest:
             if target.query.strip("&"):
                 raise QueryError("an append takes no query")
             first = pb.AppendRequest(journal=target.path[1:])
             pb.validate(first)
+            return first
+
+        async def send(response: pb.AppendResponse) -> None:
+            nonlocal answer
+            if response.status != pb.Status.OK:
+                answer = _closing(request, text_response(append_error(response), 500))
+            else:
+                headers = append_headers(response, target.path)
+                answer = web.Response(status=204, headers=headers)
+
+        try:
+            async with contextlib.aclosing(_append_messages(request)) as messages:
+                await self._service.call(APPEND, caller_of(request), receive, messages, send)
         except (RpcError, QueryError, pb.ValidationError) as error:
             return _closing(request, _refusal(error))
-        try:
-            with CountedCall(self._core.metrics, "Append", lambda: request.remote) as counted:
-                async with contextlib.aclosing(_append_messages(request, first)) as messages:
-                    response = await serve_append(self._core, claims, messages)
-                counted.count(response)
-        except RpcError as error:
-            return _closing(request, _refusal(error))
-        if response.status != pb.Status.OK:
-            return _closing(request, text_response(append_error(response), 500))
-        return web.Response(status=204, headers=append_headers(response, target.path))
-
-
-class _ReadEndedError(Exception):
-    """The read is complete."""
+        return answer
 
 
 class _ReadAnswer:
@@ -120,7 +121,7 @@ class _ReadAnswer:
     A later jump can't be shown in headers, so the body ends.
     """
 
-    def __init__(self, request: web.BaseRequest, path: str, counted: CountedCall) -> None:
+    def __init__(self, request: web.BaseRequest, path: str) -> None:
         self.first: pb.ReadResponse | None = None
         """First response of the broker, for status and headers."""
         self.response: TrailedResponse | None = None
@@ -129,7 +130,6 @@ class _ReadAnswer:
         """Why the body ends, if it ended now."""
         self._request = request
         self._path = path
-        self._counted = counted
         self._offset = 0
 
     async def send(self, message: pb.ReadResponse | ContentChunk) -> None:
@@ -138,7 +138,6 @@ class _ReadAnswer:
             response = self.response or await self._begin(message.content)
             await response.write(message.content)
             return
-        self._counted.count(message)
         is_first = self.first is None
         self.first = self.first or message
         if message.status != pb.Status.OK:
@@ -148,7 +147,7 @@ class _ReadAnswer:
         else:
             self._offset = message.offset
             return
-        raise _ReadEndedError
+        raise EndOfCallError
 
     async def end(self) -> web.StreamResponse:
         first = self.first
@@ -173,10 +172,7 @@ class _ReadAnswer:
         return response
 
 
-async def _append_messages(
-    request: web.BaseRequest, first: pb.AppendRequest
-) -> AsyncGenerator[AppendMessage, None]:
-    yield first
+async def _append_messages(request: web.BaseRequest) -> AsyncGenerator[AppendMessage, None]:
     await ask_for_body(request)
     try:
         while content := await request.content.readany():

@@ -12,6 +12,7 @@ from gazette_aio.broker.gateway.answers import code_status
 from gazette_aio.broker.gateway.connection import (
     TruncatedBodyError,
     ask_for_body,
+    caller_of,
     connection_of,
 )
 from gazette_aio.broker.gateway.json_form import (
@@ -22,15 +23,15 @@ from gazette_aio.broker.gateway.json_form import (
     result_line,
     stream_error,
 )
-from gazette_aio.broker.service.controlled import serve_list, serve_read
 from gazette_aio.broker.service.read import ContentChunk
-from gazette_aio.serving.calls import CountedCall
+from gazette_aio.protocol.service import LIST, READ
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.serving.calls import Service
 
 M = TypeVar("M", bound=Message)
 
@@ -46,11 +47,13 @@ class JsonRoutes:
     """Answers requests for the JSON form of RPCs.
 
     Args:
+        service: Serves the RPCs.
         allow_origins: Origins whose scripts may send requests from a browser.
     """
 
-    def __init__(self, core: BrokerCore, allow_origins: Iterable[str]) -> None:
+    def __init__(self, core: BrokerCore, service: Service, allow_origins: Iterable[str]) -> None:
         self._core = core
+        self._service = service
         self._allow_origins = frozenset(allow_origins)
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
@@ -80,32 +83,29 @@ class JsonRoutes:
         return answer.response or _document(200, b"", headers)
 
     async def _list(self, request: web.BaseRequest, answer: _Stream) -> None:
-        claims = self._claims(request, pb.Capability.LIST)
-        message = await self._message(pb.ListRequest, request)
-        if message.watch:
-            connection_of(request).endless()
-        with CountedCall(self._core.metrics, "List", lambda: request.remote):
-            await serve_list(self._core, claims, message, answer.send)
+        async def receive() -> pb.ListRequest:
+            message = await self._message(pb.ListRequest, request)
+            if message.watch:
+                connection_of(request).endless()
+            return message
+
+        await self._service.call(LIST, caller_of(request), receive, None, answer.send)
 
     async def _read(self, request: web.BaseRequest, answer: _Stream) -> None:
-        claims = self._claims(request, pb.Capability.READ)
-        message = await self._message(pb.ReadRequest, request)
-        # A revision may never be reached.
-        if message.block or message.min_etcd_revision or message.header.etcd.revision:
-            connection_of(request).endless()
+        async def receive() -> pb.ReadRequest:
+            message = await self._message(pb.ReadRequest, request)
+            # A revision may never be reached.
+            if message.block or message.min_etcd_revision or message.header.etcd.revision:
+                connection_of(request).endless()
+            return message
 
         async def send(response: pb.ReadResponse | ContentChunk) -> None:
             if isinstance(response, ContentChunk):
                 offset, content = response
                 response = pb.ReadResponse(offset=offset, content=content)
-            counted.count(response)
             await answer.send(response)
 
-        with CountedCall(self._core.metrics, "Read", lambda: request.remote) as counted:
-            await serve_read(self._core, claims, message, send)
-
-    def _claims(self, request: web.BaseRequest, capability: pb.Capability) -> pb.Claims:
-        return self._core.authorize(request.headers.get("Authorization"), capability)
+        await self._service.call(READ, caller_of(request), receive, None, send)
 
     async def _message(self, cls: type[M], request: web.BaseRequest) -> M:
         document = bytearray()

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.gateway.connection import connection_of, text_response
+from gazette_aio.broker.core import open_claims
+from gazette_aio.broker.gateway.connection import caller_of, connection_of, text_response
 from gazette_aio.broker.gateway.journals import JournalRoutes
 from gazette_aio.broker.gateway.json_routes import JsonRoutes
 from gazette_aio.broker.gateway.metrics_text import CONTENT_TYPE, metrics_text
 from gazette_aio.broker.gateway.target import parse_target, redirect
 from gazette_aio.broker.resolver import visibility
+from gazette_aio.broker.service.methods import journal_service
 from gazette_aio.serving.rpc_error import RpcError, failure_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gazette_aio.broker.core import BrokerCore
 
@@ -41,8 +43,8 @@ class GatewayRoutes:
     ) -> None:
         self._core = core
         self._allow_unauthenticated = allow_unauthenticated
-        self._journals = JournalRoutes(core, self._claims)
-        self._json = JsonRoutes(core, allow_origins)
+        self._journals = JournalRoutes(journal_service(core, self._authorize))
+        self._json = JsonRoutes(core, journal_service(core), allow_origins)
         self._tasks: set[asyncio.Task[object]] = set()
 
     def __len__(self) -> int:
@@ -117,7 +119,7 @@ class GatewayRoutes:
         """Return the counters, with the write heads of journals which the client may list."""
         stats = self._core.metrics.snapshot()
         try:
-            claims = self._claims(request, pb.Capability.LIST)
+            claims = self._authorize(caller_of(request).header, pb.Capability.LIST)
         except RpcError:
             pass  # Counters of the broker as a whole aren't anyone's secret.
         else:
@@ -130,10 +132,9 @@ class GatewayRoutes:
         body = metrics_text(stats).encode("utf-8", "replace")
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
-    def _claims(self, request: web.BaseRequest, capability: pb.Capability) -> pb.Claims:
-        header = request.headers.get("Authorization") or None
-        if header is None and self._allow_unauthenticated:
-            return pb.Claims(capability=capability)
+    def _authorize(self, header: Callable[[], str | None], capability: pb.Capability) -> pb.Claims:
+        if self._allow_unauthenticated and not header():
+            return open_claims(capability)
         return self._core.authorize(header, capability)
 
 

@@ -21,7 +21,7 @@ from gazette_aio.protocol.errors import within
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.serving.calls import Send
@@ -33,7 +33,7 @@ async def serve_apply(
     core: BrokerCore,
     claims: pb.Claims,
     request: pb.ApplyRequest,
-    _messages: AsyncIterator[object],
+    _messages: object,
     send: Send,
 ) -> None:
     """Apply all changes of a request, or none.

@@ -11,8 +11,6 @@ from gazette_aio.protocol.journal_spec import may_read
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.serving.calls import Send
@@ -28,7 +26,7 @@ async def serve_fragments(
     core: BrokerCore,
     claims: pb.Claims,
     request: pb.FragmentsRequest,
-    _messages: AsyncIterator[object],
+    _messages: object,
     send: Send,
 ) -> None:
     """Send a page of the fragments of a journal.

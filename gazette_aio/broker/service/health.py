@@ -12,8 +12,6 @@ from gazette_aio.protocol.auth.claims import check_capability
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.serving.calls import Send
 
@@ -24,7 +22,7 @@ async def serve_health(
     core: BrokerCore,
     claims: pb.Claims,
     request: pb.FragmentStoreHealthRequest,
-    _messages: AsyncIterator[object],
+    _messages: object,
     send: Send,
 ) -> None:
     """Send the health of a store.

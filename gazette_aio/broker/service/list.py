@@ -12,7 +12,7 @@ from gazette_aio.broker.service.common import is_long, validate
 from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.keyspace.keyspace import JournalItem
@@ -28,7 +28,7 @@ async def serve_list(
     core: BrokerCore,
     claims: pb.Claims,
     request: pb.ListRequest,
-    _messages: AsyncIterator[object],
+    _messages: object,
     send: Send,
 ) -> None:
     """Send the journals that a request selects, and for a watch again after each change.

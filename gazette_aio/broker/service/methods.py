@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import gazette_aio.protocol as pb
@@ -18,16 +17,15 @@ from gazette_aio.protocol import service
 from gazette_aio.serving.calls import Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from gazette_aio.broker.control.rules import RequestKind
     from gazette_aio.broker.core import BrokerCore
+    from gazette_aio.broker.service.append import AppendMessage
     from gazette_aio.serving.calls import Authorize, Send
 
 
-_Serve: TypeAlias = (
-    "Callable[[BrokerCore, pb.Claims, Any, AsyncIterator[Any], Send], Awaitable[None]]"
-)
+_Serve: TypeAlias = "Callable[[BrokerCore, pb.Claims, Any, Any, Send], Awaitable[None]]"
 
 _METHODS: Final[dict[str, _Serve]] = {
     service.LIST: serve_list,
@@ -50,7 +48,7 @@ def journal_service(core: BrokerCore, authorize: Authorize | None = None) -> Ser
     return Service(
         service.SERVICE_NAME,
         service.METHODS,
-        {path: partial(_serve, core, KINDS[path], serve) for path, serve in _METHODS.items()},
+        {path: _Method(core, KINDS[path], serve) for path, serve in _METHODS.items()},
         authorize=authorize or core.authorize,
         counts=core.metrics,
         # Wire: Gazette's metrics show the statuses of requests for one journal.
@@ -58,74 +56,87 @@ def journal_service(core: BrokerCore, authorize: Authorize | None = None) -> Ser
     )
 
 
-def _serve(
-    core: BrokerCore,
-    kind: RequestKind,
-    serve: _Serve,
-    claims: pb.Claims,
-    request: Any,
-    messages: AsyncIterator[Any],
-    send: Send,
-) -> Awaitable[None]:
-    # A stream may have ended before its request.
-    if kind in core.control.kinds and request is not None:
-        return _serve_with_rules(core, kind, serve, claims, request, messages, send)
-    return serve(core, claims, request, messages, send)
+class _Method:
+    """A method with the rules of its kind applied. Without rules, nothing is added."""
 
+    def __init__(self, core: BrokerCore, kind: RequestKind, serve: _Serve) -> None:
+        self._core = core
+        self._kind: RequestKind = kind
+        self._serve = serve
 
-async def _serve_with_rules(
-    core: BrokerCore,
-    kind: RequestKind,
-    serve: _Serve,
-    claims: pb.Claims,
-    request: Any,
-    messages: AsyncIterator[Any],
-    send: Send,
-) -> None:
-    is_append = kind == "append"
-    try:
-        verdict = await core.control.admit(kind, request)
-    except Exception:  # Predicates of rules may raise anything.
-        if is_append and not core.control.is_stopping:
+    def __call__(
+        self,
+        claims: pb.Claims,
+        request: Any,
+        messages: AsyncIterator[AppendMessage] | None,
+        send: Send,
+    ) -> Awaitable[None]:
+        # A stream may have ended before its request.
+        if self._kind not in self._core.control.kinds or request is None:
+            return self._serve(self._core, claims, request, messages, send)
+        if self._kind == "append":
+            assert messages is not None, "not a stream"
+            return self._append(claims, request, messages, send)
+        return self._answer(claims, request, messages, send)
+
+    async def _append(
+        self,
+        claims: pb.Claims,
+        request: pb.AppendRequest,
+        messages: AsyncIterator[AppendMessage],
+        send: Send,
+    ) -> None:
+        control = self._core.control
+        try:
+            verdict = await control.admit(self._kind, request)
+        except Exception:  # Predicates of rules may raise anything.
+            if not control.is_stopping:
+                await _drain(messages)
+            raise
+        if verdict.responses is not None:
             await _drain(messages)
-        raise
-    counter = CutCounter(verdict.cut)
-
-    async def send_append(response: pb.AppendResponse) -> None:
-        if response.status == pb.Status.OK:
-            counter.reach("after_commit")
-        await send(response)
-
-    async def send_counted(response: Any) -> None:
-        length = 0
-        if isinstance(response, ContentChunk):
-            length = counter.room(len(response.content))
-            response = ContentChunk(response.offset, response.content[:length])
-        await send(response)
-        counter.count(length)
+            (response,) = self._completed(verdict.responses)
+            await send(response)
+            return
+        counter = CutCounter(verdict.cut)
         counter.check()
+        counter.count(len(request.content))
 
-    if verdict.responses is None:
+        async def send_unless_cut(response: pb.AppendResponse) -> None:
+            if response.status == pb.Status.OK:
+                counter.reach("after_commit")
+            await send(response)
+
+        cut = _CutMessages(messages, counter)
+        await self._serve(self._core, claims, request, cut, send_unless_cut)
+
+    async def _answer(self, claims: pb.Claims, request: Any, messages: object, send: Send) -> None:
+        verdict = await self._core.control.admit(self._kind, request)
+        counter = CutCounter(verdict.cut)
+
+        async def counted(response: Any) -> None:
+            length = 0
+            if isinstance(response, ContentChunk):
+                length = counter.room(len(response.content))
+                response = ContentChunk(response.offset, response.content[:length])
+            await send(response)
+            counter.count(length)
+            counter.check()
+
         counter.check()
-        if is_append:
-            counter.count(len(request.content))
-            cut = _CutMessages(messages, counter)
-            await serve(core, claims, request, cut, send_append)
-        else:
-            await serve(core, claims, request, messages, send_counted)
-        return
-    if is_append:
-        await _drain(messages)
-    else:
-        counter.check()
-    headers = core.headers
-    for response in completed(kind, verdict.responses, headers.routed(), headers.unrouted()):
-        if kind == "read" and response.content:
-            response = ContentChunk(response.offset, response.content)  # noqa: PLW2901
-        await (send if is_append else send_counted)(response)
+        if verdict.responses is None:
+            await self._serve(self._core, claims, request, messages, counted)
+        for response in self._completed(verdict.responses or ()):
+            # Front ends have their own form of content.
+            content = self._kind == "read" and response.content
+            await counted(ContentChunk(response.offset, content) if content else response)
+
+    def _completed(self, responses: Sequence[Any]) -> list[Any]:
+        headers = self._core.headers
+        return completed(self._kind, responses, headers.routed(), headers.unrouted())
 
 
-async def _drain(messages: AsyncIterator[Any]) -> None:
+async def _drain(messages: AsyncIterator[AppendMessage]) -> None:
     # A gRPC client whose write fails may not see an early answer.
     async for _ in messages:
         pass
@@ -134,14 +145,14 @@ async def _drain(messages: AsyncIterator[Any]) -> None:
 class _CutMessages:
     """Messages of an append up to the cut of the stream."""
 
-    def __init__(self, messages: AsyncIterator[Any], counter: CutCounter) -> None:
+    def __init__(self, messages: AsyncIterator[AppendMessage], counter: CutCounter) -> None:
         self._messages = messages
         self._counter = counter
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> AppendMessage:
         self._counter.check()
         try:
             message = await anext(self._messages)

@@ -19,7 +19,7 @@ from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, AsyncIterator, Generator
+    from collections.abc import AsyncGenerator, Generator
 
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.broker.fragments.index import IndexEntry
@@ -39,7 +39,7 @@ class ContentChunk(NamedTuple):
     offset: int
     content: bytes
 
-    def SerializeToString(self) -> bytes:
+    def SerializeToString(self) -> bytes:  # noqa: N802 - As messages do.
         """Return the bytes of a ReadResponse, with fewer copies of the content."""
         # Wire: field 3 (offset) is a varint, field 7 (content) is length-delimited.
         offset, content = self
@@ -47,12 +47,11 @@ class ContentChunk(NamedTuple):
         return b"".join((head, b"\x3a", encode_varint(len(content)), content))
 
 
-
 async def serve_read(
     core: BrokerCore,
     claims: pb.Claims,
     request: pb.ReadRequest,
-    _messages: AsyncIterator[object],
+    _messages: object,
     send: Send,
 ) -> None:
     """Send metadata of fragments, each followed by its content unless only metadata is wanted.

@@ -13,8 +13,6 @@ from gazette_aio.protocol.validation.specs import route_equivalent
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from gazette_aio.broker.core import BrokerCore
     from gazette_aio.serving.calls import Send
 
@@ -23,7 +21,7 @@ async def serve_replicate(
     core: BrokerCore,
     claims: pb.Claims,
     request: pb.ReplicateRequest | None,
-    _messages: AsyncIterator[object],
+    _messages: object,
     send: Send,
 ) -> None:
     """Refuse the opening message of a stream; None if the stream had no message.
@@ -44,9 +42,7 @@ async def serve_replicate(
         request.proposal.journal, claims, require_primary=False, proxy_header=request.header
     )
     status = resolved.status
-    if status == pb.Status.OK and not route_equivalent(
-        request.header.route, resolved.header.route
-    ):
+    if status == pb.Status.OK and not route_equivalent(request.header.route, resolved.header.route):
         status = pb.Status.WRONG_ROUTE
     if status == pb.Status.OK:
         raise RpcError("replication is not supported by this broker", "UNIMPLEMENTED")

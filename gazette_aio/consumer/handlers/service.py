@@ -16,16 +16,15 @@ from gazette_aio.protocol.service import (
     SHARD_STAT,
     SHARD_UNASSIGN,
 )
+from gazette_aio.serving.calls import Service, verified_claims
 from gazette_aio.serving.rpc_error import RpcError
-from gazette_aio.serving.unary_service import UnaryService
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gazette_aio.consumer.handlers.delegates import ShardAPI
     from gazette_aio.consumer.handlers.serving import ShardServing
-    from gazette_aio.serving.calls import CallCounts
-    from gazette_aio.serving.drain import Drain
+    from gazette_aio.serving.calls import CallCounts, Send, Serve
 
 
 def shard_service(
@@ -33,27 +32,28 @@ def shard_service(
     service: ShardServing,
     *,
     verifier: pb.Verifier,
-    drain: Drain,
     counts: CallCounts,
     clock: Callable[[], float] = time.time,
-) -> UnaryService:
+) -> Service:
     """Return the Shard service, whose `handlers()` are to be added to a server.
 
     Args:
         api: Functions that answer. They're looked up at each call.
         service: What they're called with.
         verifier: Verifies the authorization of calls.
-        drain: Planned stop of the server.
         counts: Counts of calls.
         clock: Source of Unix seconds.
     """
 
-    def serve(name: str) -> Callable[[pb.Claims, Any], Awaitable[Any]]:
-        async def call(claims: pb.Claims, request: Any) -> Any:
+    def serve(name: str) -> Serve:
+        async def call(claims: pb.Claims, request: Any, _messages: object, send: Send) -> None:
             handler = getattr(api, name)
-            return await _answer(handler(claims, service, request), claims, clock())
+            await send(await _answer(handler(claims, service, request), claims, clock()))
 
         return call
+
+    def authorize(header: Callable[[], str | None], capability: pb.Capability) -> pb.Claims:
+        return verified_claims(verifier, header(), capability, clock())
 
     by_path = {
         SHARD_STAT: "stat",
@@ -62,14 +62,12 @@ def shard_service(
         SHARD_GET_HINTS: "get_hints",
         SHARD_UNASSIGN: "unassign",
     }
-    return UnaryService(
+    return Service(
         SHARD_SERVICE_NAME,
         SHARD_METHODS,
         {path: serve(name) for path, name in by_path.items()},
-        verifier=verifier,
-        drain=drain,
+        authorize=authorize,
         counts=counts,
-        clock=clock,
     )
 
 

@@ -378,13 +378,9 @@ class Service(Owner):
             self.endpoint = await bind(server, options, tls)
             parts = self._parts = assemble(self, server, auth or pb.NoopAuth())
             service = shard_service(
-                self.shard_api,
-                self,
-                verifier=auth or pb.NoopAuth(),
-                drain=drain,
-                counts=self._counts,
+                self.shard_api, self, verifier=auth or pb.NoopAuth(), counts=self._counts
             )
-            server.add((service.handlers(),))
+            server.add((service.handlers(drain),))
             await self._init_application()
             async with parts.peers, parts.session:
                 return await self._serve_shards(parts, started)

@@ -20,12 +20,12 @@ from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.options import BrokerOptions, FsyncMode
 from gazette_aio.broker.keyspace.keyspace import KeySpaceTransaction
 from gazette_aio.broker.keyspace.meta_log import MetaLog
-from gazette_aio.broker.service.apply import serve_apply
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.serving.rpc_error import RpcError
 from tests import extent
 from tests.broker.caller import journal_spec
 from tests.broker.journal.test_crash_points import CLAIMS, running, send
+from tests.broker.served import serve_apply, serve_read
 
 PARTS = 10
 NAMES = ("test/one", "test/two", "test/rolled")

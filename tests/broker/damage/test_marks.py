@@ -8,9 +8,9 @@ from pathlib import Path
 import gazette_aio.protocol as pb
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.marks import Mark, MarkFile
-from gazette_aio.broker.service.apply import serve_apply
 from tests.broker.caller import journal_spec
 from tests.broker.journal.test_crash_points import CLAIMS, read, running, send
+from tests.broker.served import serve_apply
 from tests.cancellation import cancel_at
 
 NAME = "test/journal"

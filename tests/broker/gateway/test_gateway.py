@@ -21,8 +21,9 @@ from packaging.requirements import Requirement
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.broker.gateway import HttpGateway, connection, journals
+from gazette_aio.broker.gateway import HttpGateway, connection
 from gazette_aio.broker.journal.flow_control import FlowControl
+from gazette_aio.broker.service import read
 from gazette_aio.serving import http_site
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 from tests.broker.gateway.http_steps import exchange, split_response
@@ -530,33 +531,28 @@ async def test_other_verbs_are_not_answered(site: Site) -> None:
 async def test_a_failure_of_the_gateway_is_told_and_logged(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def early(*_: object) -> None:
+    async def early(*_: object, **__: object) -> None:
         raise LookupError("no such thing")
 
-    async def late(_core: object, _claims: object, _request: object, send: Any) -> None:
-        await send(pb.ReadResponse())
-        await send(journals.ContentChunk(0, b"content"))
+    async def late(*arguments: Any, **_: object) -> None:
+        await arguments[4](read.ContentChunk(0, b"content"))
         raise LookupError("no such thing")
 
-    monkeypatch.setattr(journals, "serve_read", early)
-    status, _, body, _ = await site.fetch("GET", "/test/journal")
-    assert (status, body) == (500, b"LookupError: no such thing\n")
-    monkeypatch.setattr(journals, "serve_read", late)
+    await site.fetch("PUT", "/test/journal", b"content")
+    monkeypatch.setattr(read, "_send_content", late)
     # A body which isn't whole has no last chunk.
     assert (await site.raw(request("GET", "/test/journal"))).endswith(b"\r\n7\r\ncontent\r\n")
+    monkeypatch.setattr(read, "_metadata", early)
+    status, _, body, _ = await site.fetch("GET", "/test/journal")
+    assert (status, body) == (500, b"LookupError: no such thing\n")
     assert [record.message for record in caplog.records] == ["request failed"] * 2
 
 
-async def test_a_failed_read_ends_with_its_error(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fails(_core: object, _claims: object, _request: object, send: Any) -> None:
-        await send(pb.ReadResponse())
-        await send(journals.ContentChunk(0, b"content"))
-        raise journals.RpcError("broken\r\ndisk")
-
-    monkeypatch.setattr(journals, "serve_read", fails)
-    status, _, body, trailers = await site.fetch("GET", "/test/journal")
+async def test_a_failed_read_ends_with_its_error(site: Site, broker: EmbeddedBroker) -> None:
+    await site.fetch("PUT", "/test/journal", b"content and more")
+    failure = ("UNKNOWN", "broken\r\ndisk")
+    with broker.control.cut("read", after_bytes=7, fail=failure):
+        status, _, body, trailers = await site.fetch("GET", "/test/journal")
     assert (status, body, trailers) == (206, b"content", {"X-Close-Error": "broken  disk"})
 
 

@@ -13,13 +13,10 @@ from gazette_aio.aio.turns import sorted_rows
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.fragments.cover_index import query
 from gazette_aio.broker.fragments.index import FragmentCover, pack
-from gazette_aio.broker.service.apply import serve_apply
-from gazette_aio.broker.service.fragments import serve_fragments
-from gazette_aio.broker.service.list import serve_list
-from gazette_aio.broker.service.read import serve_read
 from gazette_aio.broker.stores import Listed
 from gazette_aio.broker.stores.failing import FailingFragmentStore
 from tests.broker.caller import journal_spec
+from tests.broker.served import serve_apply, serve_fragments, serve_list, serve_read
 from tests.loop_steps import SLICE_CALLS, counted_calls, longest_step
 
 MOST_CALLS = 2 * SLICE_CALLS

@@ -19,13 +19,12 @@ from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.options import BrokerOptions, FsyncMode
 from gazette_aio.broker.keyspace import meta_log
-from gazette_aio.broker.service.append import serve_append
-from gazette_aio.broker.service.apply import serve_apply
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.serving.rpc_error import RpcError
 from tests import extent
 from tests.broker.caller import journal_spec
 from tests.broker.journal.crash_files import Disk, Loss, RecordingFiles, write_tree
+from tests.broker.served import serve_append, serve_apply, serve_read
 
 CLAIMS = pb.Claims(capability=pb.Capability.ALL)
 Suspend = pb.AppendRequest.Suspend

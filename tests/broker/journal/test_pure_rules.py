@@ -172,8 +172,7 @@ def test_malformed_transactions() -> None:
 
 
 def test_a_stream_commits_after_its_empty_message_only() -> None:
-    machine = AppendMachine()
-    machine.open(pb.AppendRequest(journal="test/journal"))
+    machine = AppendMachine(pb.AppendRequest(journal="test/journal"))
     machine.receive_content(3)
     assert machine.receive(pb.AppendRequest(content=b"bar")) == b"bar"
     assert machine.receive(pb.AppendRequest()) == b""
@@ -182,8 +181,7 @@ def test_a_stream_commits_after_its_empty_message_only() -> None:
 
 
 def test_errors_last() -> None:
-    machine = AppendMachine()
-    machine.open(pb.AppendRequest(journal="test/journal"))
+    machine = AppendMachine(pb.AppendRequest(journal="test/journal"))
     with pytest.raises(AppendStreamError, match="unexpected EOF"):
         machine.end()
     assert machine.state is AppendState.FAILED

@@ -22,13 +22,12 @@ from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.scheduler import MAX_RUNNING
 from gazette_aio.broker.host.workers import Workers
 from gazette_aio.broker.keyspace.keyspace import KeySpaceTransaction
-from gazette_aio.broker.service.apply import serve_apply
-from gazette_aio.broker.service.fragments import serve_fragments
-from gazette_aio.broker.service.read import ContentChunk, serve_read
+from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.broker.stores import FileFragmentStore, Listed
 from tests.broker.caller import Caller, calling, journal_spec
 from tests.broker.journal.faulty_files import FaultyFiles
 from tests.broker.journal.test_crash_points import CLAIMS, running, send
+from tests.broker.served import serve_apply, serve_fragments, serve_read
 from tests.waiting import eventually
 
 NAME = "test/journal"

@@ -23,8 +23,8 @@ class ServedGroup(Group):
         self.auth = auth
         counts = CallCounts()
         drain = Drain()
-        service = shard_service(self.api, self, verifier=auth, drain=drain, counts=counts)
-        self.server = GrpcServer([service.handlers()], drain)
+        service = shard_service(self.api, self, verifier=auth, counts=counts)
+        self.server = GrpcServer([service.handlers(drain)], drain)
         port = self.server.bind("127.0.0.1", 0)
         super().__init__(client, endpoint=f"http://127.0.0.1:{port}", peers=Peers(auth), **options)
         self.key_space.observers.append(self.peers.observe)

@@ -198,9 +198,9 @@ async def test_a_stat_ends_with_its_token(client):
         await asyncio.Event().wait()
 
     service = shard_service(
-        ShardAPI(stat=stat), None, verifier=auth, drain=drain, counts=counts, clock=lambda: 59.99
+        ShardAPI(stat=stat), None, verifier=auth, counts=counts, clock=lambda: 59.99
     )
-    server = GrpcServer([service.handlers()], drain)
+    server = GrpcServer([service.handlers(drain)], drain)
     port = server.bind("127.0.0.1", 0)
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -1,8 +1,8 @@
-"""A service whose methods have one request and one response each, on a real server."""
+"""Calls of a service on a real server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -14,11 +14,10 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.service import SHARD_METHODS, SHARD_SERVICE_NAME, SHARD_STAT
-from gazette_aio.serving.calls import CallCounts
+from gazette_aio.serving.calls import CallCounts, Send, Service, verified_claims
 from gazette_aio.serving.drain import Drain
 from gazette_aio.serving.rpc_error import RpcError
 from gazette_aio.serving.server import GrpcServer
-from gazette_aio.serving.unary_service import UnaryService
 
 KEYS = pb.KeyedAuth("c2VjcmV0")
 NOW = 1000.0
@@ -35,11 +34,11 @@ class Served:
         self.counts = CallCounts()
         self.channel: grpc.aio.Channel | None = None
 
-    async def serve(self, claims: pb.Claims, request: Any) -> Any:
+    async def serve(self, claims: pb.Claims, request: Any, _messages: object, send: Send) -> None:
         self.calls.append((claims, request))
         if self.error is not None:
             raise self.error
-        return self.response
+        await send(self.response)
 
     async def call(self, message: bytes, capability: pb.Capability | None) -> Any:
         """Call Stat with a token of this capability, or without one."""
@@ -64,16 +63,18 @@ class Served:
 async def serving() -> AsyncIterator[Served]:
     served = Served()
     drain = Drain()
-    service = UnaryService(
+
+    def authorize(header: Callable[[], str | None], capability: pb.Capability) -> pb.Claims:
+        return verified_claims(KEYS, header(), capability, NOW)
+
+    service = Service(
         SHARD_SERVICE_NAME,
         SHARD_METHODS,
         dict.fromkeys(SHARD_METHODS, served.serve),
-        verifier=KEYS,
-        drain=drain,
+        authorize=authorize,
         counts=served.counts,
-        clock=lambda: NOW,
     )
-    server = GrpcServer((service.handlers(),), drain)
+    server = GrpcServer((service.handlers(drain),), drain)
     port = server.bind("127.0.0.1", 0)
     await server.start()
     try:
