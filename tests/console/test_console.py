@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,7 +58,8 @@ async def test_journals_and_heads(page, gazette_client):
     ],
 )
 async def test_requests_have_to_arrive(gazette_broker, monkeypatch, sent, received):
-    monkeypatch.setattr(http_site, "FIRST_REQUEST_SECONDS", 0.1)
+    if not received:
+        monkeypatch.setattr(http_site, "FIRST_REQUEST_SECONDS", 0.1)
     monkeypatch.setattr(http_site, "LINGERING_SECONDS", 0.1)
     monkeypatch.setattr(exchange, "BODY_SECONDS", 0.1)
     async with serving(gazette_broker) as page:
@@ -65,11 +67,15 @@ async def test_requests_have_to_arrive(gazette_broker, monkeypatch, sent, receiv
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
         try:
             writer.write(sent)
-            async with asyncio.timeout(30):
-                assert (await reader.read())[:13] == received
+            answer = b""
+            # A reset, if a busy machine sends this later than it may.
+            with contextlib.suppress(ConnectionResetError):
+                answer = await reader.read()
+            assert answer[:13] == received
         finally:
             writer.close()
-            await writer.wait_closed()
+            with contextlib.suppress(ConnectionResetError):
+                await writer.wait_closed()
 
 
 async def test_pages_are_bounded(page, gazette_client):

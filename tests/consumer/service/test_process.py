@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import json
@@ -91,11 +92,13 @@ async def test_diagnostics_end_half_sent_requests(monkeypatch: pytest.MonkeyPatc
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(b"GET /debug/ready HTTP/1.1\r\nHost: ")
-            async with asyncio.timeout(30):
+            # A reset, if a busy machine sends this later than it may.
+            with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
         finally:
             writer.close()
-            await writer.wait_closed()
+            with contextlib.suppress(ConnectionResetError):
+                await writer.wait_closed()
 
 
 async def test_the_end_of_diagnostics_may_be_cancelled_at_every_await() -> None:
