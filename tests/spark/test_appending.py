@@ -584,7 +584,7 @@ async def test_a_commit_journal_which_was_replaced_is_read_anew(broker, client):
 async def test_an_append_which_is_never_answered(broker, client, monkeypatch):
     sink = Sink(options_of(broker, prefix=None, journal=PARTS[0]))
     plan = await sink.plan(values([1]))
-    monkeypatch.setattr(answers, "ANSWER_SECONDS", 3)  # A busy machine answers the others.
+    monkeypatch.setattr(answers, "ANSWER_SECONDS", 6)  # A busy machine answers the others.
     rows = values([1]).to_batches()
     seen = iter([True])  # That which rolls it back is answered.
     with broker.control.hold("append", journal=PARTS[0], where=lambda _: next(seen, False)):

@@ -211,14 +211,14 @@ async def test_the_commit_journal_is_unavailable(client, broker, pool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "journal", "what"), [
-    ("append", LOG, "append of journal commits/of-query timed out after 3 s"),
-    ("read", LOG, "read of journal commits/of-query timed out after 3 s"),
-    ("append", JOURNALS[1], "append of journal topic/part-001 timed out after 3 s"),
+    ("append", LOG, "append of journal commits/of-query timed out after 6 s"),
+    ("read", LOG, "read of journal commits/of-query timed out after 6 s"),
+    ("append", JOURNALS[1], "append of journal topic/part-001 timed out after 6 s"),
 ])  # fmt: skip
 async def test_a_broker_which_never_answers(client, broker, pool, monkeypatch, call, journal, what):
     log = log_of(client)
     messages = await publish_batch(client, log, 0, range(9), pool)
-    monkeypatch.setattr(answers, "ANSWER_SECONDS", 3)  # A busy machine answers the others.
+    monkeypatch.setattr(answers, "ANSWER_SECONDS", 6)  # A busy machine answers the others.
     async with asyncio.timeout(60):
         with broker.control.hold(call, journal=journal):
             with pytest.raises(pb.OperationTimeoutError, match=what):

@@ -280,6 +280,7 @@ async def test_what_is_not_expected_leaves_nothing_out(monkeypatch, inline, pend
 async def test_large_commits_dont_hold_up_the_loop(monkeypatch):
     """However little content it is which commits them."""
     monkeypatch.setattr(arrow, "INLINE_BYTES", 500)
+    monkeypatch.setattr(inputs, "GATHER_SECONDS", 1000)
     client = client_of({"a/j": content("A1c A2c A3c A4c A5c A6c A7c A8c A9c A10k A11o")}, chunk=100)
     work, inline = JournalOutputs.work, []
 
