@@ -46,9 +46,7 @@ class StoredContent:
         self._verifies = False
         self._file: StoredFile | None = None
         self._content: FragmentContent | None = None
-        self._withheld = b""
         self._failure: pb.ReadError | None = None
-        self._has_ended = False
 
     def next(self) -> bytes | None:
         """Return the next content, None at the end, or no bytes if another call is needed first.
@@ -60,9 +58,9 @@ class StoredContent:
         """
         if self._failure is not None:
             raise self._failure
-        if self._has_ended:
-            return None
         content = self._content or self._open()
+        if content.has_ended:
+            return None
         parts: list[bytes] = []
         size = 0
         for _ in range(_MAX_STEPS):
@@ -76,7 +74,7 @@ class StoredContent:
             if piece:
                 parts.append(piece)
                 size += len(piece)
-            if self._has_ended or size > _BATCH_BYTES // 2:
+            if content.has_ended or size > _BATCH_BYTES // 2:
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -101,7 +99,8 @@ class StoredContent:
             if self._verifies and begin != fragment.begin:
                 begin = fragment.begin
                 file.seek(0)
-        self._content = FragmentContent(fragment, begin, codec, verify=self._verifies)
+        part = self._begin, self._end
+        self._content = FragmentContent(fragment, begin, codec, verify=self._verifies, part=part)
         return self._content
 
     def _step(self, content: FragmentContent) -> bytes:
@@ -109,21 +108,10 @@ class StoredContent:
         file = self._file
         if file is None:
             raise pb.StoreError("closed")  # By one who has given up on a silent store.
-        at = content.position
         data = b""
-        if content.needs_input and not (data := file.read(content.input_bytes)):
-            piece = content.end()
-        else:
-            piece = content.step(data)
-        if at < self._begin or content.position > self._end:
-            piece = piece[max(self._begin - at, 0) : max(self._end - at, 0)]
-        if content.has_ended:
-            if self._verified is not None and self._verifies:
-                self._verified.add(self._path, self._version)
-        elif content.position < self._end:
-            return piece
-        elif self._verifies:
-            self._withheld += piece
-            return b""
-        self._has_ended = True
-        return self._withheld + piece
+        if not content.needs_input or (data := file.read(content.input_bytes)):
+            return content.step(data)
+        rest = content.end()
+        if self._verified is not None and self._verifies:
+            self._verified.add(self._path, self._version)
+        return rest

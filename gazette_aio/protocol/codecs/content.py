@@ -33,21 +33,32 @@ class FragmentContent:
     Feed raw bytes whenever `needs_input`, and call `end()` after the last ones. A step takes
     milliseconds. The last content, of up to `SLICE_BYTES`, is withheld until the end of the raw
     bytes proves the fragment. A caller that receives all content thus receives the right content.
+    If only a part is wanted, and no sum is verified, the content ends with the part.
 
     Args:
         fragment: The fragment.
-        begin: Offset of the first byte of content.
+        begin: Offset of the first byte of the raw bytes.
         codec: Compression of the raw bytes, which may differ from the codec of the fragment.
         verify: Whether to verify the SHA-1 sum of the fragment; `begin` must be its begin.
+        part: Bounds of the content to return; by default from `begin` to the fragment's end.
 
     Raises:
         ConfigurationError: The codec isn't supported.
         FragmentError: The fragment has no sum.
     """
 
-    def __init__(self, fragment: Fragment, begin: int, codec: int, *, verify: bool) -> None:
+    def __init__(
+        self,
+        fragment: Fragment,
+        begin: int,
+        codec: int,
+        *,
+        verify: bool,
+        part: tuple[int, int] | None = None,
+    ) -> None:
         assert not verify or begin == fragment.begin, "a part has no sum"
-        self.position: int = begin
+        self._begin, self._end = part or (begin, fragment.end)
+        self.position: int = self._begin
         """Offset of the next byte to be returned."""
         self.has_ended: bool = False
         """Whether all content was returned."""
@@ -100,10 +111,14 @@ class FragmentContent:
         if self._digest is not None:
             self._digest.update(content)
         self._left = left - len(content)
-        if not self._left:
-            self._withheld = content
+        at, reached = self._fragment.end - left, self._fragment.end - self._left
+        if at < self._begin or reached > self._end:
+            content = content[max(self._begin - at, 0) : max(self._end - at, 0)]
+        if reached >= self._end and (self._digest is not None or not self._left):
+            self._withheld += content
             return b""
         self.position += len(content)
+        self.has_ended = reached >= self._end
         return content
 
     def end(self) -> bytes:
