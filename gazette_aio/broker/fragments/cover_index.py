@@ -1,7 +1,7 @@
-"""Cover set of a journal's fragments, and the query that answers reads.
+"""Cover of a journal by its fragments, and the query that answers reads.
 
-Members are kept in order of begin and end, both strictly ascending, and none lies inside another. A
-look-up finds the member that covers an offset and reaches furthest.
+Fragments are kept in order of begin and end, both strictly ascending, and none lies inside another.
+A look-up finds the fragment that covers an offset and reaches furthest.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from bisect import bisect_left, bisect_right
 from copy import copy
 from itertools import compress, count, repeat
 from operator import le, ne
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self
+
+import gazette_aio.protocol as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+
+    from gazette_aio.broker.fragments.local_fragment import ContentFile
 
 OFFSET_JUMP_AGE_SECONDS = 6 * 3600
 """Age from which a read may jump over a hole to a persisted fragment."""
@@ -22,46 +26,68 @@ OFFSET_JUMP_AGE_SECONDS = 6 * 3600
 _RUN_MEMBERS = 4096
 
 
-class Extent(Protocol):
-    """Extent of a fragment. Not changed while it's in a set."""
+class IndexEntry:
+    """Fragment of the index: local, with its content file, or persisted in a store.
 
-    begin: int
-    """First offset."""
-    end: int
-    """Offset after the last byte."""
-    mod_time: int
-    """Modification time in Unix seconds of a persisted fragment, zero of a local one."""
-
-
-E = TypeVar("E", bound=Extent)
-
-
-class CoverSet(Generic[E]):
-    """Ordered fragments of a journal, none of which lies inside another.
-
-    Numbers are kept in columns, and subclasses may pack members: a set of very many fragments is
-    then made of few objects, and dropping it takes no time.
+    Args:
+        fragment: The fragment; not modified afterwards.
+        content: Its content file, if it's local.
     """
 
-    __slots__ = ("_begins", "_ends", "_members", "_mod_times")
+    __slots__ = ("begin", "content", "end", "fragment", "mod_time")
 
-    def __init__(self, members: Iterable[E] = ()) -> None:
+    def __init__(self, fragment: pb.Fragment, content: ContentFile | None = None) -> None:
+        self.fragment: pb.Fragment = fragment
+        self.content: ContentFile | None = content
+        self.begin: int = fragment.begin
+        self.end: int = fragment.end
+        self.mod_time: int = fragment.mod_time
+
+    def __repr__(self) -> str:
+        place = "local" if self.content else self.fragment.backing_store
+        return f"<IndexEntry {self.begin}-{self.end} {place}>"
+
+
+class FragmentCover:
+    """Ordered fragments of a journal, none of which lies inside another.
+
+    Numbers are kept in columns, and listed fragments stay packed until their first use: very many
+    fragments are few objects, and dropping them takes no time.
+    """
+
+    __slots__ = ("_begins", "_ends", "_journal", "_members", "_mod_times", "_stores")
+
+    def __init__(self, journal: str = "") -> None:
         # Invariant: the four columns run in parallel, and both bounds are strictly ascending.
         self._begins = array("q")
         self._ends = array("q")
         self._mod_times = array("q")
-        self._members: list[object] = []
-        for member in members:
-            self.add(member)
+        self._members: list[IndexEntry | bytes] = []
+        self._journal = journal
+        self._stores: list[str] = []
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[E]:
+    def __iter__(self) -> Iterator[IndexEntry]:
         return map(self.__getitem__, range(len(self._members)))
 
-    def __getitem__(self, index: int) -> E:
-        return cast("E", self._members[index])
+    def __getitem__(self, index: int) -> IndexEntry:
+        member = self._members[index]
+        if isinstance(member, IndexEntry):
+            return member
+        begin, end, mod_time = self.extent(index)
+        fragment = pb.Fragment(
+            journal=self._journal,
+            begin=begin,
+            end=end,
+            sum=pb.sum_from_digest(member[:20]),
+            compression_codec=pb.CompressionCodec.ValueType(member[20]),
+            backing_store=self._stores[int.from_bytes(member[21:25])],
+            mod_time=mod_time,
+            path_postfix=member[25:].decode(),
+        )
+        return IndexEntry(fragment)
 
     def __repr__(self) -> str:
         spans = [f"{b}-{e}" for b, e in zip(self._begins[:8], self._ends[:8], strict=True)]
@@ -87,15 +113,21 @@ class CoverSet(Generic[E]):
         """Return begin, end and modification time of a member."""
         return self._begins[index], self._ends[index], self._mod_times[index]
 
-    def add(self, member: E) -> bool:
-        """Add a fragment, and drop the members inside it.
+    def begin_store(self, url: str) -> int:
+        """Begin the listed fragments of a store, and return the store's number for `pack`."""
+        self._stores.append(url)
+        return len(self._stores) - 1
+
+    def add(self, entry: IndexEntry) -> bool:
+        """Add a fragment, and drop the fragments inside it.
 
         An equal span is replaced. Returns False, and changes nothing, if the fragment is empty or
-        lies inside a present member.
+        lies inside a present one.
         """
-        return self._insert(member.begin, member.end, member.mod_time, member)
+        return self.insert(entry.begin, entry.end, entry.mod_time, entry)
 
-    def _insert(self, begin: int, end: int, mod_time: int, member: object) -> bool:
+    def insert(self, begin: int, end: int, mod_time: int, member: IndexEntry | bytes) -> bool:
+        """Add a fragment as `add` does; a fragment of a listing in the form of `pack`."""
         if begin >= end:
             return False
         first = bisect_left(self._begins, begin)
@@ -150,9 +182,9 @@ class CoverSet(Generic[E]):
             begin = self._ends[index]
         return True
 
-    def without_covered(self, other: CoverSet[E]) -> CoverSet[E]:
+    def without_covered(self, other: FragmentCover) -> FragmentCover:
         """Return the members of this set which `other` doesn't cover in full."""
-        kept: CoverSet[E] = CoverSet()
+        kept = FragmentCover(self._journal)
         for index, (begin, end) in enumerate(zip(self._begins, self._ends, strict=True)):
             if not other.covers(begin, end):
                 kept.add(self[index])
@@ -173,17 +205,15 @@ class CoverSet(Generic[E]):
         return next(compress(count(index + 1), gaps), stop)
 
 
-class Hit(NamedTuple, Generic[E]):
-    """A fragment to read from."""
-
-    member: E
-    offset: int
-    """Offset to read at, which may be greater than the one asked for."""
+def pack(fragment: pb.Fragment, store: int) -> bytes:
+    """Return the packed form of a listed fragment: all fields except its extent."""
+    head = bytes((fragment.compression_codec,)) + store.to_bytes(4)
+    return pb.sum_to_digest(fragment.sum) + head + fragment.path_postfix.encode()
 
 
 def query(
-    cover: CoverSet[E], offset: int, *, begin_mod_time: int, now_seconds: float
-) -> tuple[Hit[E] | None, int]:
+    cover: FragmentCover, offset: int, *, begin_mod_time: int, now_seconds: float
+) -> tuple[IndexEntry | None, int]:
     """Find the fragment which serves a read.
 
     Args:
@@ -193,8 +223,8 @@ def query(
         now_seconds: Current Unix time.
 
     Returns:
-        The fragment and the effective offset, or None if the offset isn't available yet; and the
-        effective offset in either case.
+        The fragment, or None if the offset isn't available yet; and the effective offset, which may
+        be greater than the one asked for.
     """
     while True:
         index, found = cover.lookup(offset)
@@ -213,4 +243,4 @@ def query(
             # One by one, very many fragments would take too long.
             _, offset, _ = cover.extent(cover.run_modified_before(index, begin_mod_time) - 1)
             continue
-        return Hit(cover[index], offset), offset
+        return cover[index], offset

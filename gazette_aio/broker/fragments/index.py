@@ -4,82 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
-from gazette_aio.broker.fragments.cover_index import CoverSet
+from gazette_aio.broker.fragments.cover_index import FragmentCover
 from gazette_aio.broker.host.workers import wait_until
 
 if TYPE_CHECKING:
     import asyncio
 
-    from gazette_aio.broker.fragments.local_fragment import ContentFile
+    from gazette_aio.broker.fragments.cover_index import IndexEntry
     from gazette_aio.broker.host.clock import Deadline
-
-
-class IndexEntry:
-    """Fragment of the index: local, with its content file, or persisted in a store.
-
-    Args:
-        fragment: The fragment; not modified afterwards.
-        content: Its content file, if it's local.
-    """
-
-    __slots__ = ("begin", "content", "end", "fragment", "mod_time")
-
-    def __init__(self, fragment: pb.Fragment, content: ContentFile | None = None) -> None:
-        self.fragment: pb.Fragment = fragment
-        self.content: ContentFile | None = content
-        self.begin: int = fragment.begin
-        self.end: int = fragment.end
-        self.mod_time: int = fragment.mod_time
-
-    def __repr__(self) -> str:
-        place = "local" if self.content else self.fragment.backing_store
-        return f"<IndexEntry {self.begin}-{self.end} {place}>"
-
-
-class FragmentCover(CoverSet[IndexEntry]):
-    """Fragments of a journal. Listed fragments stay packed until their first use."""
-
-    __slots__ = ("_journal", "_stores")
-
-    def __init__(self, journal: str = "") -> None:
-        super().__init__()
-        self._journal = journal
-        self._stores: list[str] = []
-
-    def __getitem__(self, index: int) -> IndexEntry:
-        member = self._members[index]
-        if isinstance(member, IndexEntry):
-            return member
-        assert isinstance(member, bytes)
-        begin, end, mod_time = self.extent(index)
-        fragment = pb.Fragment(
-            journal=self._journal,
-            begin=begin,
-            end=end,
-            sum=pb.sum_from_digest(member[:20]),
-            compression_codec=pb.CompressionCodec.ValueType(member[20]),
-            backing_store=self._stores[int.from_bytes(member[21:25])],
-            mod_time=mod_time,
-            path_postfix=member[25:].decode(),
-        )
-        return IndexEntry(fragment)
-
-    def begin_store(self, url: str) -> int:
-        """Begin the listed fragments of a store, and return the store's number for `pack`."""
-        self._stores.append(url)
-        return len(self._stores) - 1
-
-    def add_listed(self, begin: int, end: int, mod_time: int, packed: bytes) -> bool:
-        """Add a fragment of a listing as `add` does, in the form of `pack`."""
-        return self._insert(begin, end, mod_time, packed)
-
-
-def pack(fragment: pb.Fragment, store: int) -> bytes:
-    """Return the packed form of a listed fragment: all fields except its extent."""
-    head = bytes((fragment.compression_codec,)) + store.to_bytes(4)
-    return pb.sum_to_digest(fragment.sum) + head + fragment.path_postfix.encode()
 
 
 class FragmentIndex:
@@ -90,7 +23,7 @@ class FragmentIndex:
         self._changed = Signal()
         self._ended = False
         self._waiters = 0
-        self._local: CoverSet[IndexEntry] = CoverSet()
+        self._local = FragmentCover()
         self._persisted: list[tuple[int, IndexEntry]] = []
         self._generation = 0
 

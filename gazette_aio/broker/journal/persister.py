@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.commit_log import EntryKind, Mark, encode_entry
-from gazette_aio.broker.fragments.index import IndexEntry
+from gazette_aio.broker.fragments.cover_index import IndexEntry
 from gazette_aio.broker.fragments.local_fragment import ContentFile
 from gazette_aio.broker.fragments.postfix import render_path_postfix
 from gazette_aio.broker.fragments.spool import remove_fragment

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from gazette_aio.broker.fragments.index import FragmentIndex, IndexEntry
+from gazette_aio.broker.fragments.cover_index import IndexEntry
+from gazette_aio.broker.fragments.index import FragmentIndex
 from gazette_aio.broker.fragments.recovery import recover_journal
 from gazette_aio.broker.fragments.rolling import roll_offset
 from gazette_aio.broker.journal.life import JournalLife

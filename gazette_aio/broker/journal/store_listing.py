@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import in_thread_slices, sorted_rows
-from gazette_aio.broker.fragments.index import FragmentCover, pack
+from gazette_aio.broker.fragments.cover_index import FragmentCover, pack
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.host.workers import STOPPING
 from gazette_aio.protocol.go.text import clean_path
@@ -229,5 +229,5 @@ def _list(
     # Among fragments with one begin, the longest comes first, so that no fragment is added and then
     # dropped. Of equal fragments, the last path remains.
     for begin, _, _, end, time, packed in sorted_rows(rows):
-        listed.add_listed(begin, end, time, packed)
+        listed.insert(begin, end, time, packed)
     return len(rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.commit_log import EntryKind
-from gazette_aio.broker.fragments.index import IndexEntry
+from gazette_aio.broker.fragments.cover_index import IndexEntry
 from gazette_aio.broker.fragments.spool import MARK_NAME, Spool
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.host.marks import MarkFile, path_of_boot

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
-from gazette_aio.broker.fragments.cover_index import Hit, query
+from gazette_aio.broker.fragments.cover_index import query
 from gazette_aio.broker.fragments.stored_content import StoredContent
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.journal.write_head import JournalDamagedError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.fragments.index import IndexEntry
+    from gazette_aio.broker.fragments.cover_index import IndexEntry
     from gazette_aio.broker.host.clock import Deadline
     from gazette_aio.broker.journal.replica import Replica
     from gazette_aio.serving.calls import Send
@@ -90,19 +90,19 @@ async def serve_read(
             return  # The replica, or the client's token, has ended.
         response = await _metadata(core, replica, hit, offset, header)
         header = None
-        end = min(hit.member.end, request.end_offset or hit.member.end) if hit else 0
+        end = min(hit.end, request.end_offset or hit.end) if hit else 0
         if (
             hit is None
             or request.metadata_only
-            or (hit.member.content is None and request.do_not_proxy)
+            or (hit.content is None and request.do_not_proxy)
             or offset >= end
         ):
             await send(response)
             return
         # Race: a local file may be persisted and removed as soon as something is awaited.
-        with _in_use(hit.member):
+        with _in_use(hit):
             await send(response)
-            offset = await _send_content(core, hit.member, offset, end, send, until=until)
+            offset = await _send_content(core, hit, offset, end, send, until=until)
         if offset == request.end_offset or _has_passed(until):
             return
 
@@ -132,7 +132,7 @@ async def _find(
     request: pb.ReadRequest,
     offset: int,
     until: Deadline | None,
-) -> tuple[Hit[IndexEntry] | None, int]:
+) -> tuple[IndexEntry | None, int]:
     index = replica.index
     while True:
         # Race: take the event first, or a change between the look and the wait is lost.
@@ -158,7 +158,7 @@ async def _find(
 async def _metadata(
     core: BrokerCore,
     replica: Replica,
-    hit: Hit[IndexEntry] | None,
+    hit: IndexEntry | None,
     offset: int,
     header: pb.Header | None,
 ) -> pb.ReadResponse:
@@ -166,7 +166,7 @@ async def _metadata(
     if hit is None:
         response.status = pb.Status.OFFSET_NOT_YET_AVAILABLE
         return response
-    fragment = hit.member.fragment
+    fragment = hit.fragment
     response.fragment.CopyFrom(fragment)
     response.fragment.sum.SetInParent()
     # Race: only persisted fragments await here, since local files may be removed meanwhile.

@@ -11,8 +11,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import sorted_rows
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.broker.fragments.cover_index import query
-from gazette_aio.broker.fragments.index import FragmentCover, pack
+from gazette_aio.broker.fragments.cover_index import FragmentCover, pack, query
 from gazette_aio.broker.stores import Listed
 from gazette_aio.broker.stores.failing import FailingFragmentStore
 from tests.broker.caller import journal_spec
@@ -151,7 +150,7 @@ def test_old_fragments_are_skipped_at_once() -> None:
     store = cover.begin_store(STORE)
     packed = pack(pb.Fragment(compression_codec=pb.CompressionCodec.NONE), store)
     for begin in range(0, 200_000, 10):
-        cover.add_listed(begin, begin + 10, 5, packed)
+        cover.insert(begin, begin + 10, 5, packed)
     with counted_calls() as calls:
         assert query(cover, 3, begin_mod_time=6, now_seconds=1e9) == (None, 200_000)
     assert calls.count < 1000
