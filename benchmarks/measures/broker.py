@@ -28,8 +28,9 @@ from benchmarks.bare_server import (
     STORE,
     SYNCED_ECHO,
 )
-from benchmarks.harness import Subject, measure
+from benchmarks.harness import Subject, constant, measure
 from benchmarks.server_process import server_process
+from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect, list_all_fragments
 from gazette_aio.protocol.service import APPEND, READ
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
@@ -258,3 +259,49 @@ for suffix, mode, echo, what, goal in (
         about=f"appends of 100 bytes by 50 tasks to 50 journals with --fsync={mode}, against "
         f"{what}",
     )(partial(appending_at_once, mode, echo))
+
+
+@measure(
+    "broker.append_registers",
+    goal=1.0,
+    unit="ms",
+    better="less",
+    about="longest step of the event loop, in processor time, while appends check, unite and "
+    "subtract registers of almost 256 KiB, against 10 ms",
+)
+async def appending_registers() -> AsyncGenerator[Subject]:
+    labels = pb.LabelSet(
+        labels=[pb.Label(name=f"a/{number:05}", value="value") for number in range(12_000)]
+    )
+    requests = [
+        pb.AppendRequest(journal=journal(0), union_registers=labels),
+        pb.AppendRequest(journal=journal(0), check_registers=pb.LabelSelector(include=labels)),
+        pb.AppendRequest(journal=journal(0), subtract_registers=labels),
+    ]
+    content = append_messages(journal(0), [CONTENT])[1:]
+    messages = [[request.SerializeToString(), *content] for request in requests]
+    async with (
+        EmbeddedBroker() as broker,
+        connect(broker.endpoint) as client,
+        grpc.aio.insecure_channel(broker.endpoint.removeprefix("http://"), OPTIONS) as channel,
+    ):
+        await create_journals(client, journal_spec(journal(0)))
+        stub = cast("Any", channel.stream_unary(APPEND))
+
+        async def longest() -> float:
+            gaps: list[float] = []
+
+            async def look() -> None:
+                seen = time.thread_time()
+                while True:
+                    await asyncio.sleep(0)
+                    seen, before = time.thread_time(), seen
+                    gaps.append(seen - before)
+
+            looking = asyncio.create_task(look())
+            for each in messages:
+                committed(await send(stub, each))
+            looking.cancel()
+            return max(gaps) * 1e3
+
+        yield Subject(longest, constant(10.0))

@@ -196,10 +196,9 @@ def _format(labels: LabelSet, bang: str, negation: str) -> Iterable[str]:
 class _Values:
     """Values of a name in one part of a selector."""
 
-    __slots__ = ("any", "bit", "exact", "prefixes")
+    __slots__ = ("any", "exact", "prefixes")
 
-    def __init__(self, bit: int) -> None:
-        self.bit = bit
+    def __init__(self) -> None:
         self.any = False
         self.exact: set[str] = set()
         self.prefixes: tuple[str, ...] = ()
@@ -219,7 +218,7 @@ class CompiledSelector:
         self._by_name = {
             name: (include.get(name), exclude.get(name)) for name in include.keys() | exclude.keys()
         }
-        self._wanted = (1 << len(include)) - 1
+        self._wanted = len(include)
 
     def __call__(self, labels: LabelSet) -> bool:
         """Tell whether `labels` matches."""
@@ -234,7 +233,7 @@ class CompiledSelector:
     def matches_pairs(self, labels: Iterable[tuple[str, str]]) -> bool:
         """Tell whether a label set matches; `labels` are its (name, value) pairs."""
         by_name = self._by_name
-        found = 0
+        found: set[str] = set()
         for name, value in labels:
             if (values := by_name.get(name)) is None:
                 continue
@@ -242,8 +241,8 @@ class CompiledSelector:
             if excluded is not None and excluded.match(value):
                 return False
             if included is not None and included.match(value):
-                found |= included.bit
-        return found == self._wanted
+                found.add(name)
+        return len(found) == self._wanted
 
 
 def _compile(labels: LabelSet) -> dict[str, _Values]:
@@ -251,7 +250,7 @@ def _compile(labels: LabelSet) -> dict[str, _Values]:
     prefixes: defaultdict[str, list[str]] = defaultdict(list)
     for label in labels.labels:
         if (values := compiled.get(label.name)) is None:
-            values = compiled[label.name] = _Values(1 << len(compiled))
+            values = compiled[label.name] = _Values()
         if not label.value:
             values.any = True
         elif label.prefix:

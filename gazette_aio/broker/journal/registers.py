@@ -30,33 +30,26 @@ def check_request(request: pb.AppendRequest) -> None:
         )
 
 
-def registers_match(registers: pb.LabelSet, selector: pb.LabelSelector | None) -> bool:
+def registers_match(registers: pb.LabelSet, selector: pb.LabelSelector) -> bool:
     """Return whether an append which checks `selector` may proceed.
 
     Empty registers match every selector: registers are empty after a loss of the journal's brokers,
     and writers must not be locked out.
     """
-    if selector is None or not registers.labels:
-        return True
-    return pb.selector_matches(selector, registers)
+    return not registers.labels or pb.selector_matches(selector, registers)
 
 
-def update_registers(
-    registers: pb.LabelSet,
-    *,
-    union: pb.LabelSet | None,
-    subtract: pb.LabelSet | None,
-) -> pb.LabelSet:
-    """Return the registers after an append has subtracted, and then united, label sets.
+def update_registers(registers: pb.LabelSet, request: pb.AppendRequest) -> pb.LabelSet:
+    """Return the registers after an append, which subtracts label sets before it unites them.
 
     Raises:
         RegistersTooLongError: The registers would be too long, and longer than now.
     """
     before = registers
-    if subtract is not None:
-        registers = pb.subtract_label_set(registers, subtract)
-    if union is not None:
-        registers = pb.union_label_sets(union, registers)
+    if request.HasField("subtract_registers"):
+        registers = pb.subtract_label_set(registers, request.subtract_registers)
+    if request.HasField("union_registers"):
+        registers = pb.union_label_sets(request.union_registers, registers)
     # Registers of earlier versions may be longer, and may still become shorter.
     if (length := registers.ByteSize()) > MAX_REGISTERS_BYTES and length > before.ByteSize():
         raise RegistersTooLongError(

@@ -17,6 +17,7 @@ from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_r
 from gazette_aio.broker.journal.registers import (
     RegistersTooLongError,
     check_request,
+    registers_match,
     update_registers,
 )
 from gazette_aio.broker.journal.write_head import JournalDamagedError, ReplicaFailedError
@@ -30,6 +31,7 @@ from gazette_aio.broker.service.append_rules import (
     decide_append,
     may_have_content,
 )
+from gazette_aio.broker.service.common import process, validate
 from gazette_aio.broker.service.receive_guard import ReceiveGuard
 from gazette_aio.protocol.journal_spec import desired_replication
 from gazette_aio.serving.rpc_error import RpcError
@@ -79,10 +81,12 @@ async def serve_append(
 
     Cancellation: aborts — the append is rolled back, unless it was about to be acknowledged.
     """
+    if request is None:
+        raise RpcError("EOF")
     try:
-        if request is not None:
-            check_request(request)
-        response = await _Append(core, claims, AppendMachine(request), messages).run()
+        check_request(request)
+        await validate(core, request)
+        response = await _Append(core, claims, request, messages).run()
     except AppendStreamError as error:
         raise RpcError(str(error)) from None
     except RegistersTooLongError as error:
@@ -95,8 +99,7 @@ async def serve_append(
         reason = os_error_text(error)
         if core.file_problem != reason:
             core.file_problem = reason
-            journal = request.journal if request is not None else ""
-            _logger.warning("appends fail, as to journal %s: %s", journal, reason)
+            _logger.warning("appends fail, as to journal %s: %s", request.journal, reason)
         # Wire: grpcio loses the status of a stream that ends while its client writes.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -113,14 +116,14 @@ class _Append:
         self,
         core: BrokerCore,
         claims: pb.Claims,
-        machine: AppendMachine,
+        request: pb.AppendRequest,
         messages: AsyncIterator[AppendMessage],
     ) -> None:
         self._core = core
         self._claims = claims
         self._messages = messages
-        self._machine = machine
-        self._request = machine.request
+        self._machine = AppendMachine(request)
+        self._request = request
         self._header = pb.Header()
         self._until = core.token_end(claims)
 
@@ -220,6 +223,7 @@ class _Append:
         """Run an append that holds its journal; return None to resolve again."""
         core, request = self._core, self._request
         head, life = replica.head, replica.life
+        matches = await self._registers_match(head.spool.registers)
         while True:
             # A resolution is valid while the revision of the key space is the same.
             if self._header.etcd.revision != core.space.revision or core.replicas.stopped:
@@ -241,7 +245,7 @@ class _Append:
                 JournalState(
                     begin=spool.begin,
                     head=spool.end,
-                    registers=spool.registers,
+                    registers_match=matches,
                     index_begin=cover.begin,
                     index_end=cover.end,
                     last_mod_time=cover.last_mod_time,
@@ -303,10 +307,11 @@ class _Append:
                 return self._refusal(decision.status)
             if writer is not None:
                 await writer.flush()
+            registers = await self._updated_registers(spool.registers)
             # Race: a cancelled call first looks like an ended call.
             await asyncio.sleep(0)
             # Invariant: nothing is awaited from here to the commit.
-            digest = head.commit(self._updated_registers(spool.registers))
+            digest = head.commit(registers)
             committed = True
             if core.file_problem and writer is not None:
                 core.file_problem = ""
@@ -377,10 +382,15 @@ class _Append:
             self._core.metrics.spool_rollbacks += 1
             self._core.metrics.spool_rollback_bytes += dropped
 
-    def _updated_registers(self, registers: pb.LabelSet) -> pb.LabelSet | None:
+    async def _registers_match(self, registers: pb.LabelSet) -> bool:
         request = self._request
-        union = request.union_registers if request.HasField("union_registers") else None
-        subtract = request.subtract_registers if request.HasField("subtract_registers") else None
-        if union is None and subtract is None:
+        if not request.HasField("check_registers"):
+            return True
+        return await process(self._core, registers_match, registers, request.check_registers)
+
+    async def _updated_registers(self, registers: pb.LabelSet) -> pb.LabelSet | None:
+        """Return the registers after the append, or None if it doesn't change them."""
+        request = self._request
+        if not (request.HasField("union_registers") or request.HasField("subtract_registers")):
             return None
-        return update_registers(registers, union=union, subtract=subtract)
+        return await process(self._core, update_registers, registers, request)

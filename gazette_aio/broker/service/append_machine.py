@@ -36,21 +36,12 @@ class AppendMachine:
     """Decides on the messages of one append stream, in order.
 
     Args:
-        request: First message; None is the end of a stream without messages.
-
-    Raises:
-        AppendStreamError: There's no message, or it's invalid.
+        request: First message, which is valid.
     """
 
     __slots__ = ("content_bytes", "request", "state")
 
-    def __init__(self, request: pb.AppendRequest | None) -> None:
-        if request is None:
-            raise AppendStreamError("EOF")
-        try:
-            pb.validate(request)
-        except pb.ValidationError as error:
-            raise AppendStreamError(str(error)) from None
+    def __init__(self, request: pb.AppendRequest) -> None:
         self.state: AppendState = AppendState.STREAMING
         self.request: pb.AppendRequest = request
         self.content_bytes: int = 0

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.journal.registers import registers_match
 from gazette_aio.protocol.journal_spec import may_write
 
 _Suspend = pb.AppendRequest.Suspend
@@ -25,7 +24,8 @@ class JournalState(NamedTuple):
     """First offset of the fragment in progress."""
     head: int
     """Offset at which the next append begins."""
-    registers: pb.LabelSet
+    registers_match: bool
+    """Whether the registers are as the append requires."""
     index_begin: int
     index_end: int
     last_mod_time: int
@@ -86,8 +86,7 @@ def decide_append(
         roll_pending: Whether an earlier decision requested to complete the fragment.
         now_seconds: Current Unix time.
     """
-    checks = request.check_registers if request.HasField("check_registers") else None
-    if not registers_match(state.registers, checks):
+    if not state.registers_match:
         return RefuseAppend(pb.Status.REGISTER_MISMATCH)
     if state.head < spec.suspend.offset:
         return RollTo(spec.suspend.offset)

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from google.protobuf.message import Message
 
     from gazette_aio.broker.core import BrokerCore
 
+T = TypeVar("T")
+
 _INLINE_BYTES = 8 << 10
-"""Longest request that is validated without a worker thread, in bytes."""
+"""Longest message that is processed without a worker thread, in bytes."""
 
 URL_SECONDS = 60.0
 """Seconds in which clients can fetch a fragment by the URL of a read."""
 
 
-def is_long(request: Message) -> bool:
-    """Return whether to process a request in a worker thread."""
-    return request.ByteSize() > _INLINE_BYTES
+def is_long(message: Message) -> bool:
+    """Return whether to process a message in a worker thread."""
+    return message.ByteSize() > _INLINE_BYTES
+
+
+async def process(core: BrokerCore, function: Callable[..., T], *messages: Message) -> T:
+    """Call a function of messages, in a worker thread if one of them is long.
+
+    Cancellation: safe — takes effect after the call.
+    """
+    if any(map(is_long, messages)):
+        return await core.runtime.bulk.run(function, *messages)
+    return function(*messages)
 
 
 async def validate(core: BrokerCore, request: Message) -> None:
@@ -34,10 +46,7 @@ async def validate(core: BrokerCore, request: Message) -> None:
 
     Cancellation: safe — takes effect after the validation.
     """
-    if is_long(request):
-        await core.runtime.bulk.run(_validate, request)
-    else:
-        _validate(request)
+    await process(core, _validate, request)
 
 
 def _validate(request: Message) -> None:

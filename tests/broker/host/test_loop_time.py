@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from gazette_aio.broker.fragments.cover_index import FragmentCover, pack, query
 from gazette_aio.broker.stores import Listed
 from gazette_aio.broker.stores.failing import FailingFragmentStore
 from tests.broker.caller import journal_spec
-from tests.broker.served import serve_apply, serve_fragments, serve_list, serve_read
+from tests.broker.served import serve_append, serve_apply, serve_fragments, serve_list, serve_read
 from tests.loop_steps import SLICE_CALLS, counted_calls, longest_step
 
 MOST_CALLS = 2 * SLICE_CALLS
@@ -36,6 +37,34 @@ async def quick_steps() -> AsyncGenerator[None]:
 
 def change(name: str) -> pb.ApplyRequest.Change:
     return pb.ApplyRequest.Change(upsert=journal_spec(name, labels=LABELS))
+
+
+@pytest.mark.parametrize("field", ["check", "union", "subtract"])
+async def test_appends_with_many_registers(broker: EmbeddedBroker, field: str) -> None:
+    await serve_apply(broker.core, ALL, pb.ApplyRequest(changes=[change("test/journal")]))
+    labels = pb.LabelSet(labels=[pb.Label(name=f"a/{n:05}", value="value") for n in range(12_000)])
+
+    async def append(**fields: Any) -> pb.AppendResponse:
+        async def messages() -> AsyncIterator[pb.AppendRequest | bytes]:
+            yield pb.AppendRequest(journal="test/journal", **fields)
+            yield b"content"
+            yield b""
+
+        return await serve_append(broker.core, ALL, messages())
+
+    fields = {
+        "check": {"check_registers": pb.LabelSelector(include=labels)},
+        "union": {"union_registers": labels},
+        "subtract": {"subtract_registers": labels},
+    }
+    async with quick_steps():
+        assert (await append(union_registers=labels)).registers == labels
+        response = await append(**fields[field])
+    assert response.status == pb.Status.OK
+    assert len(response.registers.labels) == (0 if field == "subtract" else 12_000)
+    async with quick_steps():  # A short request on long registers.
+        response = await append(union_registers=pb.label_set("one", "more"))
+    assert response.status == pb.Status.OK
 
 
 async def test_journals_are_created_and_listed(broker: EmbeddedBroker) -> None:
