@@ -94,13 +94,7 @@ def check_capability(actual: int, require: int) -> None:
     missing = require & ~actual
     if not missing:
         return
-    for capability in (
-        Capability.LIST,
-        Capability.APPLY,
-        Capability.READ,
-        Capability.APPEND,
-        Capability.REPLICATE,
-    ):
+    for capability in Capability:
         if missing & capability:
             raise AuthorizationError(
                 f"authorization is missing required {capability.name} capability"

@@ -85,11 +85,7 @@ class ZstandardDecompressor(Decompressor):
         if head[:4] != _MAGIC:
             # A skippable frame, or garbage.
             return 8
-        if len(head) < 5:
-            return 5
-        descriptor = head[4]
-        single = descriptor >> 5 & 1
-        return 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3] + (single, 2, 4, 8)[descriptor >> 6]
+        return self._zstandard.frame_header_size(head) if len(head) == 5 else 5
 
     def _begin_frame(self) -> bytes:
         header = self._input.peek(self._header_size())
@@ -100,18 +96,16 @@ class ZstandardDecompressor(Decompressor):
             self._to_skip = int.from_bytes(header[4:8], "little")
             self._input.skip(8)
             return b""
-        descriptor = header[4]
-        if descriptor >> 5 & 1:
-            window = int.from_bytes(header[5 + (0, 1, 2, 4)[descriptor & 3] :], "little")
-            window += 256 if descriptor >> 6 == 1 else 0
-        else:
-            base = 1 << (10 + (header[5] >> 3))
-            window = base + base // 8 * (header[5] & 7)
-        if window > self._max_window:
+        try:
+            frame = self._zstandard.get_frame_parameters(header)
+        except self._zstandard.ZstdError as error:
+            raise FragmentError(f"corrupt Zstandard content: {error}") from None
+        if frame.window_size > self._max_window:
             raise FragmentError(
-                f"Zstandard window of {window} bytes exceeds the limit of {self._max_window}"
+                f"Zstandard window of {frame.window_size} bytes exceeds the limit of "
+                f"{self._max_window}"
             )
-        self._has_checksum = bool(descriptor >> 2 & 1)
+        self._has_checksum = frame.has_checksum
         self._ended = False
         self._frame = self._decompressor.decompressobj()
         return self._feed(len(header), ends_frame=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import unicodedata
 from datetime import timedelta
@@ -211,23 +212,8 @@ def clean_path(path: str) -> str:
     Repeated slashes, `.` and inner `..` are resolved, and trailing slashes are cut. A leading `..`
     of a relative path stays. The empty path is `.`.
     """
-    if not path:
-        return "."
-    rooted = path[0] == "/"
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part in ("", "."):
-            continue
-        if part != "..":
-            parts.append(part)
-        elif parts and parts[-1] != "..":
-            parts.pop()
-        elif not rooted:
-            parts.append(part)
-    cleaned = "/".join(parts)
-    if rooted:
-        return f"/{cleaned}"
-    return cleaned or "."
+    # POSIX gives a meaning of its own to two leading slashes.
+    return posixpath.normpath(path).replace("//", "/")
 
 
 def join_path(*parts: str) -> str:
