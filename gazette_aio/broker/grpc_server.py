@@ -9,7 +9,7 @@ from gazette_aio.broker.service.append_machine import parse_message
 from gazette_aio.broker.service.methods import journal_service
 from gazette_aio.protocol.service import SERVICE_NAME
 from gazette_aio.serving.drain import Drain
-from gazette_aio.serving.server import GrpcServer, ServerLimits
+from gazette_aio.serving.server import GrpcServer
 
 if TYPE_CHECKING:
     import grpc
@@ -33,7 +33,7 @@ async def new_grpc_server(core: BrokerCore) -> GrpcServer:
     return GrpcServer(
         (journal_service(core).handlers(drain, parse_message), *tools),
         drain,
-        limits=ServerLimits(max_receive_bytes=options.max_recv_size),
+        max_receive_bytes=options.max_recv_size,
         health=health,
     )
 

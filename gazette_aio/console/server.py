@@ -11,7 +11,7 @@ from gazette_aio.console.guards import LOOPBACK_HOSTS
 from gazette_aio.console.listings import ListingLimits, Listings
 from gazette_aio.console.tails import TailLimits, Tails
 from gazette_aio.serving.address import listen_address
-from gazette_aio.serving.http_site import SiteRunner, listen
+from gazette_aio.serving.http_site import SiteRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,8 +84,7 @@ class Console:
             read_only=self._read_only,
         )
         runner = self._runner = SiteRunner(doors.application())
-        await runner.setup()
-        self._port = await listen(runner, self._host, self._port)
+        self._port = await runner.listen(self._host, self._port)
 
     async def flush(self) -> None:
         """Do nothing: the console has no durable state.
@@ -100,8 +99,7 @@ class Console:
         """
         if (runner := self._runner) is None:
             return
-        for site in list(runner.sites):
-            await site.stop()
+        await runner.stop_listening()
         self._tails.end()
         await self._listings.aclose()
         if runner.server is not None:

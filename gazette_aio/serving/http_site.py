@@ -99,59 +99,48 @@ class BoundedServer(web.Server):
 class SiteRunner(web.AppRunner):
     """Runs an application, whose connections are bounded."""
 
+    def __init__(self, app: web.Application) -> None:
+        super().__init__(app)
+        self._listener: Listener | None = None
+
+    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
+        """Set up, listen on an address, and return the port.
+
+        Args:
+            host: Address to listen on; empty is all of them.
+            port: Port; zero takes any that is free on all of the host's addresses.
+            tls: Context of HTTPS; None is plain HTTP.
+
+        Raises:
+            ListenError: The address can't be listened on.
+
+        Cancellation: safe — the caller cleans up.
+        """
+        await self.setup()
+        assert self.server is not None, "not set up"
+        listener = self._listener = await Listener.bound(self.server, host, port, tls)
+        await listener.start_serving()
+        found: int = listener.sockets[0].getsockname()[1]
+        Connections(host, found).leave_children(self.server)
+        return found
+
+    async def stop_listening(self) -> None:
+        """Accept no further connections. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        if self._listener is not None:
+            self._listener.close()
+            await self._listener.wait_closed()
+
+    async def cleanup(self) -> None:
+        """Stop listening, and end the connections. Idempotent.
+
+        Cancellation: safe — call again.
+        """
+        await self.stop_listening()
+        await super().cleanup()
+
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         return BoundedServer(made.request_handler, made.request_factory)
-
-
-class _Site(web.BaseSite):
-    """Address of a server.
-
-    Args:
-        runner: The server.
-        listener: Listener on the address, which the site closes.
-    """
-
-    def __init__(self, runner: SiteRunner, listener: Listener) -> None:
-        super().__init__(runner)
-        self._listener = listener
-
-    @property
-    def name(self) -> str:
-        """Name of the address."""
-        return repr(self._listener)
-
-    async def start(self) -> None:
-        """Begin to accept connections."""
-        await super().start()
-        await self._listener.start_serving()
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        self._listener.close()
-        await self._listener.wait_closed()
-        await super().stop()
-
-
-async def listen(
-    runner: SiteRunner, host: str, port: int, *, tls: ssl.SSLContext | None = None
-) -> int:
-    """Have a server that is set up listen on an address, and return the port.
-
-    Args:
-        runner: The server. The caller cleans it up, also after an error.
-        host: Address to listen on; empty is all of them.
-        port: Port; zero takes any that is free on all of the host's addresses.
-        tls: Context of HTTPS; None is plain HTTP.
-
-    Raises:
-        ListenError: The address can't be listened on.
-
-    Cancellation: safe — the caller cleans up.
-    """
-    assert runner.server is not None, "not set up"
-    listener = await Listener.bound(runner.server, host, port, tls)
-    await _Site(runner, listener).start()
-    found: int = listener.sockets[0].getsockname()[1]
-    Connections(host, found).leave_children(runner.server)
-    return found

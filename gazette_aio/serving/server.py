@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -31,22 +30,14 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_MAX_METADATA_BYTES = 64 << 10
+"""Longest metadata of a call: tokens travel there, and claims with many selectors are long."""
+_MAX_PENDING_CALLS = 1 << 14
+"""Calls that may wait to be served. Beyond this limit, the library cancels calls at random."""
+MAX_PENDING_SECONDS = 600
+"""Time that a call may wait, while the event loop is busy, before the library cancels it."""
 _LINGER_SECONDS = 2.0
 """Longest wait for clients to read the ends of their connections."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
-    """Limits of a gRPC server."""
-
-    max_receive_bytes: int = 4 << 20
-    """Longest message which is accepted."""
-    max_metadata_bytes: int = 64 << 10
-    """Longest metadata of a call: tokens travel there, and claims with many selectors are long."""
-    max_pending_calls: int = 1 << 14
-    """Calls that may wait to be served. Beyond this limit, the library cancels calls at random."""
-    max_pending_seconds: int = 600
-    """Time that a call may wait, while the event loop is busy, before the library cancels it."""
 
 
 class GrpcServer:
@@ -55,7 +46,7 @@ class GrpcServer:
     Args:
         handlers: The services.
         drain: Knows the calls of these services, and refuses them during a planned stop.
-        limits: Limits of calls.
+        max_receive_bytes: Longest message which is accepted.
         health: Health service among `handlers`; it reports the end of the server.
         others: Whether there may be services that don't register calls with the drain.
     """
@@ -65,13 +56,13 @@ class GrpcServer:
         handlers: Iterable[grpc.GenericRpcHandler],
         drain: Drain,
         *,
-        limits: ServerLimits | None = None,
+        max_receive_bytes: int = 4 << 20,
         health: Health | None = None,
         others: bool = False,
     ) -> None:
         self._handlers = tuple(handlers)
         self._drain = drain
-        self._limits = limits or ServerLimits()
+        self._max_receive_bytes = max_receive_bytes
         self._health = health
         self._others = others
         self._server: grpc.aio.Server | None = None
@@ -188,18 +179,17 @@ class GrpcServer:
                 socket.remove()
 
     def _new_server(self) -> grpc.aio.Server:
-        limits = self._limits
         server = self._server = library_server(
             (CallsOfOthers(self._drain),) if self._others else (),
             (
-                ("grpc.max_receive_message_length", limits.max_receive_bytes),
+                ("grpc.max_receive_message_length", self._max_receive_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_metadata_size", limits.max_metadata_bytes),
-                ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes),
+                ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
                 ("grpc.so_reuseport", 0),
-                ("grpc.server.max_pending_requests", limits.max_pending_calls),
-                ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
-                ("grpc.server_max_unrequested_time_in_server", limits.max_pending_seconds),
+                ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
+                ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
+                ("grpc.server_max_unrequested_time_in_server", MAX_PENDING_SECONDS),
             ),
             self._fail,
         )

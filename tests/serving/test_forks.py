@@ -20,16 +20,14 @@ import asyncio, os, sys
 from aiohttp import web
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.message import IntentLog
-from gazette_aio.serving.http_site import listen
+from gazette_aio.serving.http_site import SiteRunner
 
 async def main(directory):
     on_port = EmbeddedBroker(f"{directory}/port")
     on_socket = EmbeddedBroker(f"{directory}/socket", http_port=None, socket=f"{directory}/s")
     log = IntentLog(f"{directory}/log")
     await log.require_recovered()
-    runner = web.AppRunner(web.Application())
-    await runner.setup()
-    site = await listen(runner, "127.0.0.1", 0)
+    site = await SiteRunner(web.Application()).listen("127.0.0.1", 0)
     async with on_port, on_socket:
         ports = [each.rpartition(":")[2] for each in (on_port.endpoint, on_port.http_endpoint)]
         print(*ports, site, flush=True)

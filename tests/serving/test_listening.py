@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.serving.http_site import SiteRunner, listen
+from gazette_aio.serving.http_site import SiteRunner
 from gazette_aio.serving.listening import bound_listener
 
 EVERYWHERE = ""
@@ -29,7 +29,6 @@ async def runner() -> AsyncIterator[SiteRunner]:
     app = web.Application()
     app.router.add_get("/", hello)
     runner = SiteRunner(app)
-    await runner.setup()
     yield runner
     await runner.cleanup()
 
@@ -42,7 +41,7 @@ def has_ipv6() -> bool:
 
 
 async def test_any_free_port_is_one_for_all_addresses(runner: SiteRunner):
-    port = await listen(runner, EVERYWHERE, 0)
+    port = await runner.listen(EVERYWHERE, 0)
     hosts = ["127.0.0.1", "[::1]"] if has_ipv6() else ["127.0.0.1"]
     async with aiohttp.ClientSession() as session:
         for host in hosts:
@@ -54,8 +53,7 @@ async def test_a_port_that_is_taken_is_refused(runner: SiteRunner):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"unable to listen on 127.0.0.1:{port}: "):
-            await listen(runner, "127.0.0.1", port)
-    assert not runner.sites
+            await runner.listen("127.0.0.1", port)
 
 
 class Listener:

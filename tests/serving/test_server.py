@@ -22,6 +22,7 @@ from grpc._cython import cygrpc
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.protocol.service import APPLY, SERVICE_NAME, RPCMethod
+from gazette_aio.serving import server as grpc_server
 from gazette_aio.serving.calls import (
     CallCounts,
     Send,
@@ -29,7 +30,7 @@ from gazette_aio.serving.calls import (
 )
 from gazette_aio.serving.drain import Drain
 from gazette_aio.serving.rpc_error import RpcError
-from gazette_aio.serving.server import GrpcServer, ServerLimits
+from gazette_aio.serving.server import GrpcServer
 from tests.broker.caller import eventually
 
 PATH = APPLY
@@ -53,7 +54,7 @@ class Names:
             counts=self.counts,
         )
         handlers = service.handlers(self.drain)
-        self.server = GrpcServer([handlers], self.drain, limits=ServerLimits(**limits))
+        self.server = GrpcServer([handlers], self.drain, **limits)
 
     def _authorize(self, header: Callable[[], str | None], capability: pb.Capability) -> pb.Claims:
         self.headers.append(header())
@@ -137,13 +138,13 @@ async def test_limits() -> None:
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize(
-    ("limits", "is_patient"), [({}, True), ({"max_pending_seconds": 1}, False)]
-)
+@pytest.mark.parametrize(("seconds", "is_patient"), [(600, True), (1, False)])
 async def test_calls_wait_for_an_event_loop_that_is_busy(
-    limits: dict[str, int], is_patient: bool
+    seconds: int, is_patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(upper, **limits) as (_, call):
+    assert grpc_server.MAX_PENDING_SECONDS == 600
+    monkeypatch.setattr(grpc_server, "MAX_PENDING_SECONDS", seconds)
+    async with serving(upper) as (_, call):
         with contextlib.suppress(grpc.aio.AioRpcError):
             await call(label("a"))  # The connection stands.
         calls = [asyncio.ensure_future(call(label("a"))) for _ in range(20)]
@@ -153,7 +154,6 @@ async def test_calls_wait_for_an_event_loop_that_is_busy(
     cancelled = [each for each in ends if isinstance(each, grpc.aio.AioRpcError)]
     assert {each.code() for each in cancelled} <= {grpc.StatusCode.CANCELLED}
     assert bool(cancelled) is not is_patient
-    assert ServerLimits().max_pending_seconds == 600
 
 
 async def test_an_address_in_use() -> None:

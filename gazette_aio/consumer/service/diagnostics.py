@@ -9,7 +9,7 @@ from aiohttp import web
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.serving.http_site import SiteRunner, listen
+from gazette_aio.serving.http_site import SiteRunner
 
 if TYPE_CHECKING:
     import ssl
@@ -54,9 +54,8 @@ class Diagnostics(Owner):
         app.router.add_get("/debug/ready", self._answer_ready)
         app.router.add_get("/debug/metrics", self._answer_metrics)
         runner = self._runner = SiteRunner(app)
-        await runner.setup()
         try:
-            return await listen(runner, host, port, tls=tls)
+            return await runner.listen(host, port, tls=tls)
         except ConfigurationError:
             await self.aclose()
             raise

@@ -24,7 +24,7 @@ from gazette_aio.consumer.service.work import SpawnedWork
 from gazette_aio.serving.auth_keys import read_auth
 from gazette_aio.serving.calls import CallCounts
 from gazette_aio.serving.drain import Drain
-from gazette_aio.serving.server import GrpcServer, ServerLimits
+from gazette_aio.serving.server import GrpcServer
 from gazette_aio.serving.tls import read_tls
 
 if TYPE_CHECKING:
@@ -372,8 +372,8 @@ class Service(Owner):
         tls = await self.server_tls()
         auth = await in_thread(read_auth, options.auth_keys, options.auth_keys_file)
         drain = Drain()
-        limits = ServerLimits(max_receive_bytes=options.max_grpc_recv_size)
-        server = GrpcServer((), drain, limits=limits, others=True)
+        size = options.max_grpc_recv_size
+        server = GrpcServer((), drain, max_receive_bytes=size, others=True)
         try:
             self.endpoint = await bind(server, options, tls)
             parts = self._parts = assemble(self, server, auth or pb.NoopAuth())
