@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from gazette_aio.message.sequencing.rules import ACK, ProducerBounds, QueueOutcome, step, unseen
+from gazette_aio.message.core.rules import ACK, ProducerBounds, QueueOutcome, step, unseen
 from gazette_aio.message.uuid import get_clock, get_flags, get_producer_id
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from gazette_aio.message.adapters import (
     json_adapter,
     raw_adapter,
 )
+from gazette_aio.message.core.rules import QueueOutcome
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.framing import (
     FIXED_FRAME_HEADER_LENGTH,
@@ -60,7 +61,6 @@ from gazette_aio.message.reading.iterators import (
 )
 from gazette_aio.message.reading.options import ReadOptions
 from gazette_aio.message.sequencing.checkpoint import ProducerState, SequencerCheckpoint
-from gazette_aio.message.sequencing.rules import QueueOutcome
 from gazette_aio.message.sequencing.sequencer import ReplayRange, Sequencer
 from gazette_aio.message.uuid import (
     ACK_TXN,

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.ranges.committed import (
     RangeState,
     plan_splits,
     summarize,
 )
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags, ProducerID
 from gazette_aio.protocol.errors import ConfigurationError

@@ -12,7 +12,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.message import get_clock, get_flags, parse_uuid
-from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.spark.reading import scanning
 from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.record_bounds import RecordBounds

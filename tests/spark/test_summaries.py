@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.ranges.committed import (
     RangeState,
@@ -16,7 +17,6 @@ from gazette_aio.message.ranges.committed import (
     plan_splits,
     summarize,
 )
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning import summaries

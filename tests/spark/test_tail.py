@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.ranges.committed import RangeState, advance
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_aio.protocol.errors import DataLossError
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo, JournalRange

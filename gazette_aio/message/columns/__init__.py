@@ -1,4 +1,4 @@
 """Arrow batches of messages: columns of their places and UUIDs, and of their documents.
 
-Requires pyarrow and numpy. Imports `message.sequencing` and below.
+Requires pyarrow and numpy. Imports `message.envelopes` and below; only `uuids` takes numpy alone.
 """

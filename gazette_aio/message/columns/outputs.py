@@ -9,9 +9,9 @@ import numpy as np
 from gazette_aio.message.columns.documents.decoder import Decoded
 from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.columns.records import RecordBuilder
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.core import Batch
 from gazette_aio.message.envelopes.content import Refusal
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ACK_TXN
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.columns.documents.decoder import DocumentDecoder
     from gazette_aio.message.columns.documents.messages import Messages
+    from gazette_aio.message.columns.uuids import Indices
     from gazette_aio.message.envelopes.outputs import BadMessages, Made
-    from gazette_aio.message.sequencing.columns import Indices
     from gazette_aio.protocol.errors import FramingError
 
 MAX_BATCH_BYTES: Final = 1 << 30

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyarrow import RecordBatch, Schema
 
-    from gazette_aio.message.sequencing.columns import UuidColumns
+    from gazette_aio.message.columns.uuids import UuidColumns
 
 METADATA_NAMES = ("_journal", "_begin", "_end", "_timestamp", "_clock", "_producer", "_flags")
 """Names of the columns before those of documents."""

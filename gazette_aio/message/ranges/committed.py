@@ -47,8 +47,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gazette_aio.message.core.rules import ProducerBounds
 from gazette_aio.message.envelopes.content import JournalContent
-from gazette_aio.message.sequencing.rules import ProducerBounds
 from gazette_aio.protocol.errors import SequencerStateError
 
 try:

@@ -15,8 +15,8 @@ from gazette_aio.protocol.errors import ValidationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gazette_aio.message.core.rules import ProducerBounds
     from gazette_aio.message.ranges.summary import RangeSummary
-    from gazette_aio.message.sequencing.rules import ProducerBounds
 
 
 class ProducerPlan(NamedTuple):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
+from gazette_aio.message.core.rules import ACK, CONTINUE, OUTSIDE, ProducerBounds
 from gazette_aio.message.ranges.states import RangeState, is_offset, parse_producer
 from gazette_aio.message.ranges.transfer import Run, Transfer, apply, begun, chain, transfer_of
-from gazette_aio.message.sequencing.rules import ACK, CONTINUE, OUTSIDE, ProducerBounds
 from gazette_aio.message.uuid import MASK_64
 from gazette_aio.protocol.errors import ValidationError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
+    from gazette_aio.message.columns.uuids import Indices, UuidColumns
 
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 

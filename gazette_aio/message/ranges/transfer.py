@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gazette_aio.message.sequencing.rules import ACK, CONTINUE, ProducerBounds, unseen
+from gazette_aio.message.core.rules import ACK, CONTINUE, ProducerBounds, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,12 +15,13 @@ from gazette_aio.message.sequencing.checkpoint import (
     ProducerState,
     SequencerCheckpoint,
     as_nanoseconds,
+    warn_of_stale,
 )
 from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
     from gazette_aio.message.envelopes.content import State
@@ -221,15 +222,10 @@ class JournalEngine(ABC, Generic[Out]):
             return
         before = core.checkpoint(0)[1] if prune_horizon_ns else ()
         offset, states = core.checkpoint(prune_horizon_ns)
-        _warn_of_stale(journal, before, states)
+        kept = {state[0] for state in states}
+        for producer, _, _, begin in before:
+            if producer not in kept:
+                warn_of_stale(journal, producer, begin)
         if content is not None and offset != content.begun:
             self._offsets[journal] = offset
         self._states[journal] = states
-
-
-def _warn_of_stale(journal: str, before: Sequence[State], after: list[State]) -> None:
-    kept = {state[0] for state in after}
-    for producer, _, _, begin in before:
-        if producer not in kept and begin != -1:
-            extra = {"journal": journal, "producer": producer.hex(), "begin": begin}
-            _logger.warning("producer with pending messages is stale", extra=extra)

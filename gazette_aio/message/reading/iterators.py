@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gazette_aio.message.adapters.base import Adapter, AdapterBySpec
+    from gazette_aio.message.columns.uuids import UuidColumns
     from gazette_aio.message.reading.arrow import ArrowBatches
     from gazette_aio.message.reading.engine import JournalEngine
     from gazette_aio.message.reading.options import ReadOptions
     from gazette_aio.message.reading.sources import SourceArgument
-    from gazette_aio.message.sequencing.columns import UuidColumns
     from gazette_aio.message.sequencing.sequencer import Sequencer
     from gazette_aio.protocol.errors import FramingError
 
@@ -239,7 +239,7 @@ class EnvelopeBatch(list[Envelope[T]]):
             ConfigurationError: Numpy isn't installed.
         """
         try:
-            from gazette_aio.message.sequencing.columns import UuidColumns  # noqa: PLC0415
+            from gazette_aio.message.columns.uuids import UuidColumns  # noqa: PLC0415
         except ImportError as error:
             text = "columns of messages take numpy (pip install 'gazette-aio[arrow]')"
             raise ConfigurationError(text) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Self
 
 import msgspec
 
-from gazette_aio.message.sequencing.rules import ProducerBounds
+from gazette_aio.message.core.rules import ProducerBounds
 from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint
 from gazette_aio.protocol.errors import ValidationError
@@ -17,7 +17,7 @@ from gazette_aio.protocol.errors import ValidationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gazette_aio.message.sequencing.rules import Bounds
+    from gazette_aio.message.core.rules import Bounds
 
 _logger = logging.getLogger(__name__)
 

@@ -19,14 +19,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from gazette_aio.message.sequencing.checkpoint import (
-    ProducerState,
-    SequencerCheckpoint,
-    as_nanoseconds,
-    stale_below,
-    warn_of_stale,
-)
-from gazette_aio.message.sequencing.rules import (
+from gazette_aio.message.core.rules import (
     ACK,
     BEGIN,
     CLOSE,
@@ -41,6 +34,13 @@ from gazette_aio.message.sequencing.rules import (
     rule_of,
     unseen,
 )
+from gazette_aio.message.sequencing.checkpoint import (
+    ProducerState,
+    SequencerCheckpoint,
+    as_nanoseconds,
+    stale_below,
+    warn_of_stale,
+)
 from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol.errors import ReplayError, SequencerStateError
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
+    from gazette_aio.message.core.rules import PendingAre
     from gazette_aio.message.envelopes.envelope import Envelope
-    from gazette_aio.message.sequencing.rules import PendingAre
 
 _logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from gazette_aio.message.columns.pyarrow_api import pa
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.content import JournalContent, Refusal
 from gazette_aio.message.ranges.committed import CommittedRange, CommittedSplit, RangeState
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.spark.planning.tasks import All, CommittedFrom
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES, RowOutputs
 from gazette_aio.spark.reading.pieces import STEP_BYTES

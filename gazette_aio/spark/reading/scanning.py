@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.columns.outputs import columns_of
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.content import JournalContent, Refusal
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES
 from gazette_aio.spark.reading.pieces import STEP_BYTES

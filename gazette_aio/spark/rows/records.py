@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from gazette_aio.message.columns.documents.messages import Messages
+    from gazette_aio.message.columns.uuids import Indices, UuidColumns
     from gazette_aio.message.core import Batch
-    from gazette_aio.message.sequencing.columns import Indices, UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import Labels
     from gazette_aio.spark.rows.keys import KeyReader

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from pyarrow import Schema
 
-    from gazette_aio.message.sequencing.columns import UuidColumns
+    from gazette_aio.message.columns.uuids import UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo
     from gazette_aio.spark.planning.tasks import Partition

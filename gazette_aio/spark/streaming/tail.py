@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import numpy as np
 
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.ranges.committed import RangeState, advance
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.uuid import ACK_TXN
 from gazette_aio.spark.planning.journal_ranges import split_range
 from gazette_aio.spark.reading.bounded import map_bounded

@@ -15,7 +15,7 @@ from gazette_aio.message.columns.records import (
     RecordBuilder,
     record_schema,
 )
-from gazette_aio.message.sequencing.columns import UuidColumns
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.uuid import clock_as_ns, clock_as_time, clock_from_datetime
 
 MAX_CLOCK = 2**64 - 1

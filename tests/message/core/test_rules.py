@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from gazette_aio.message.sequencing.rules import (
+from gazette_aio.message.core.rules import (
     RULES,
     Commits,
     PendingAre,

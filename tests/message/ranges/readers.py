@@ -11,6 +11,7 @@ from uuid import UUID
 from gazette_aio.message import build_uuid
 from gazette_aio.message.adapters import UUIDPlace
 from gazette_aio.message.columns.outputs import columns_of
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.framing import Framing
 from gazette_aio.message.framing.base import QueueingDecoder
@@ -23,7 +24,6 @@ from gazette_aio.message.ranges.committed import (
     plan_splits,
     summarize,
 )
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol import JournalSpec
 
 JOURNAL = "test/journal"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gazette_aio.message.core.rules import ACK, OUTSIDE, unseen
 from gazette_aio.message.ranges.committed import (
     RangeState,
     RangeSummary,
@@ -18,7 +19,6 @@ from gazette_aio.message.ranges.committed import (
     summarize,
 )
 from gazette_aio.message.ranges.transfer import transfer_of
-from gazette_aio.message.sequencing.rules import ACK, OUTSIDE, unseen
 from tests.message.ranges.readers import (
     cut,
     deliver_entering,

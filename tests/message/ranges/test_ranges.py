@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gazette_aio.message import Envelope, Flags, ProducerID, Sequencer
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.ranges.committed import (
     ProducerBounds,
     RangeState,
@@ -20,7 +21,6 @@ from gazette_aio.message.ranges.committed import (
     plan_splits,
     summarize,
 )
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import SequencerStateError, ValidationError
 from tests.message.ranges.readers import (
     JOURNAL,

@@ -10,6 +10,7 @@ import random
 import pytest
 
 from gazette_aio.message import ProducerID
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.ranges.committed import (
     ProducerBounds,
     RangeState,
@@ -19,7 +20,6 @@ from gazette_aio.message.ranges.committed import (
     prune,
     summarize,
 )
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.protocol.errors import SequencerStateError, ValidationError
 from tests.message.ranges.readers import deliver_range, deliver_split
 from tests.message.sequencing.sequencing import envelope

@@ -835,7 +835,7 @@ async def test_columns_take_numpy(monkeypatch):
     client = client_of(a=outside(1))
     async with reading(client, block=False) as iterator:
         batch = await iterator.next_batch()
-    monkeypatch.setitem(sys.modules, "gazette_aio.message.sequencing.columns", None)
+    monkeypatch.setitem(sys.modules, "gazette_aio.message.columns.uuids", None)
     with pytest.raises(ConfigurationError, match=r"gazette-aio\[arrow\]"):
         _ = batch.columns
 

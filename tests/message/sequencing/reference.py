@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from gazette_aio.message.core.rules import Commits, ProducerBounds, Then, step, unseen
 from gazette_aio.message.sequencing.checkpoint import ProducerState
-from gazette_aio.message.sequencing.rules import Commits, ProducerBounds, Then, step, unseen
 
 
 class Reference:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
-from gazette_aio.message.sequencing.columns import UuidColumns
 from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags
 

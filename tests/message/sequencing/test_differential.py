@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_aio.message import Envelope, Flags, Sequencer, SequencerCheckpoint
+from gazette_aio.message.core.rules import ACK, OUTSIDE
 from gazette_aio.message.ranges.committed import RangeState
-from gazette_aio.message.sequencing.rules import ACK, OUTSIDE
 from tests.message.sequencing.reference import Reference, states_in, states_of
 from tests.message.sequencing.sequencing import (
     A,

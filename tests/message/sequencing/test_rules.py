@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_aio.message.sequencing.rules import (
+from gazette_aio.message.core.rules import (
     ACK,
     CONTINUE,
     OUTSIDE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gazette_aio.message.core.rules import QueueOutcome
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
-from gazette_aio.message.sequencing.rules import QueueOutcome
 from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags
 from gazette_aio.protocol.errors import ReplayError, SequencerStateError

@@ -13,7 +13,7 @@ from gazette_aio.message.columns.pyarrow_api import pa, pc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.message.columns.uuids import Indices
 
 T = TypeVar("T")
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.adapters import Adapter
     from gazette_aio.message.columns.documents.conversion import Parsed
     from gazette_aio.message.columns.documents.messages import Messages
-    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.message.columns.uuids import Indices
 
     class _Reader(Protocol):
         def read(self, messages: Messages) -> list[Parsed]:

@@ -12,8 +12,8 @@ from gazette_aio.message.core import Batch
 if TYPE_CHECKING:
     from pyarrow import BinaryArray
 
+    from gazette_aio.message.columns.uuids import Indices
     from gazette_aio.message.core import Part, Schema
-    from gazette_aio.message.sequencing.columns import Indices
 
     Messages: TypeAlias = Batch | BinaryArray
 

@@ -11,7 +11,7 @@ from gazette_aio.message.columns.pyarrow_api import pa, pc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gazette_aio.message.sequencing.columns import Indices
+    from gazette_aio.message.columns.uuids import Indices
 
 
 def relaxed(kind: Any) -> Any:

@@ -13,7 +13,7 @@ from gazette_aio.message.uuid import TEXT_LENGTH
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gazette_aio.message.sequencing.columns import UuidColumns
+    from gazette_aio.message.columns.uuids import UuidColumns
 
 _4, _12, _16, _32, _36 = (np.uint64(bits) for bits in (4, 12, 16, 32, 36))
 _48, _52, _58 = (np.uint64(bits) for bits in (48, 52, 58))
