@@ -146,18 +146,18 @@ class RecordReader(OutputReader["RecordBatch"]):
         self._work_ahead()
         return batch
 
-    def _receive(self, arrival: Arrival[JournalOutputs[RecordBatch]]) -> None:
+    def _receive(self, arrival: Arrival) -> None:
         super()._receive(arrival)
         self._receive_more(arrival.source)
 
-    def _receive_more(self, source: JournalInput[JournalOutputs[RecordBatch]]) -> None:
+    def _receive_more(self, source: JournalInput) -> None:
         """Receive content at hand that directly follows, up to the size of one step."""
         room = self._engine.room(source.content)
         if room is not None:
             for arrival in self._inputs.more(source, room):
                 super()._receive(arrival)
 
-    async def _work(self, source: JournalInput[JournalOutputs[RecordBatch]]) -> None:
+    async def _work(self, source: JournalInput) -> None:
         if self._engine.bytes_of_step(source.content) <= INLINE_BYTES:
             await super()._work(source)
             return
@@ -188,7 +188,7 @@ class RecordReader(OutputReader["RecordBatch"]):
             ):
                 self._begin_work(source)
 
-    def _begin_work(self, source: JournalInput[JournalOutputs[RecordBatch]]) -> None:
+    def _begin_work(self, source: JournalInput) -> None:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "gazette-arrow")
         loop = asyncio.get_running_loop()

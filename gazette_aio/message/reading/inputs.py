@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import end_from_anywhere
-from gazette_aio.message.reading.journal_input import (
-    Arrival,
-    ArrivalKind,
-    BeginContent,
-    C,
-    JournalInput,
-)
-from gazette_aio.message.reading.parking import ParkedJournals
-from gazette_aio.message.reading.pump import CATCH_UP_JOURNALS, JournalPump, PumpRoom
+from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, JournalInput
+from gazette_aio.message.reading.pump import JournalPump
 from gazette_aio.message.reading.selected_journals import SelectedJournals, for_each
 from gazette_aio.message.reading.sources import (
     ReaderSource,
@@ -30,10 +24,14 @@ from gazette_aio.protocol.errors import OffsetBeyondHeadError
 from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from gazette_aio.message.envelopes.origin import JournalFormat
+    from gazette_aio.message.reading.engine import JournalEngine
     from gazette_aio.message.reading.formats import JournalFormats
+
+CATCH_UP_JOURNALS = 16
+"""Most lagging journals that are read concurrently."""
 
 GATHER_SECONDS = 0.05
 """Longest wait for content that a lagging journal is known to have, while some is at hand."""
@@ -41,7 +39,7 @@ GATHER_SECONDS = 0.05
 _LARGEST_BLOCK = 31 << 20  # Of those whose size has glibc keep more memory.
 
 
-class Inputs(Generic[C]):
+class Inputs:
     """Reads the journals of a source, from the first request for an arrival on.
 
     Journals with content at hand take turns, a chunk each. Selected journals join and leave as the
@@ -51,8 +49,7 @@ class Inputs(Generic[C]):
     Args:
         source: Journals to read.
         formats: Formats of the journals.
-        begin_content: Begins the content of journals.
-        offsets: Returns the offsets of a checkpoint to read journals from. Called once.
+        engine: Has the content of journals, and the offsets to read them from.
         buffer_bytes: Limit of the chunks that are read ahead, over all journals.
         read_ahead: Whether to also read ahead of a single journal, rather than on request.
     """
@@ -61,39 +58,38 @@ class Inputs(Generic[C]):
         self,
         source: Source,
         formats: JournalFormats[Any],
-        begin_content: BeginContent[C],
+        engine: JournalEngine[Any],
         *,
-        offsets: Callable[[], Mapping[str, int]] = dict,
         buffer_bytes: int,
         read_ahead: bool = False,
     ) -> None:
         self.source = source
         """Journals to read."""
         self._formats = formats
-        self._begin_content = begin_content
-        self._checkpointed: Callable[[], Mapping[str, int]] | None = offsets
+        self._engine = engine
         self._read_ahead = read_ahead
-        self._room = PumpRoom(
-            FIFOBudget(CATCH_UP_JOURNALS), FIFOBudget(max(buffer_bytes, 1)), self._make_ready
-        )
+        self.slots = FIFOBudget(CATCH_UP_JOURNALS)
+        """Slots of journals that catch up."""
+        self.held = FIFOBudget(max(buffer_bytes, 1))
+        """Bytes of chunks that wait to be taken."""
         self._loop: asyncio.AbstractEventLoop | None = None  # Of tasks that read.
         self._begun = False
         self._closed = False
         self._offsets: dict[str, int] = {}  # Offsets to read joining journals from.
-        self._single: JournalInput[C] | None = None  # Read in place.
+        self._single: JournalInput | None = None  # Read in place.
         self._single_ended = False
-        self._pumps: dict[str, JournalPump[C]] = {}
-        self._stopped: set[JournalPump[C]] = set()
-        self._ready: deque[JournalPump[C]] = deque()
+        self._pumps: dict[str, JournalPump] = {}
+        self._stopped: set[JournalPump] = set()
+        self._ready: deque[JournalPump] = deque()
         self._errors: deque[Exception] = deque()  # Errors of the source, not of a journal.
-        self._failed: JournalPump[C] | None = None
-        self._parked: ParkedJournals[JournalPump[C]] = ParkedJournals()
+        self._failed: JournalPump | None = None
+        self._parked: dict[JournalPump, float] = {}  # Times at which they're retried.
         self._progress = Signal()
-        self._gathering: tuple[JournalInput[C], int] | None = None  # What `gather()` waits for.
+        self._gathering: tuple[JournalInput, int] | None = None  # What `gather()` waits for.
         self._gathered = Signal()
         if read_ahead:
             _keep_freed_memory(buffer_bytes)
-        self._selected: SelectedJournals[C] | None = None
+        self._selected: SelectedJournals | None = None
         if isinstance(source, SelectedSource):
             self._selected = SelectedJournals(source, formats, self)
 
@@ -113,7 +109,7 @@ class Inputs(Generic[C]):
         return self._closed
 
     @property
-    def pumps(self) -> Mapping[str, JournalPump[C]]:
+    def pumps(self) -> Mapping[str, JournalPump]:
         """Pumps of journals that are read ahead, by name."""
         return self._pumps
 
@@ -126,7 +122,7 @@ class Inputs(Generic[C]):
         """Number of journals that are read at present."""
         return len(self._pumps) + (self._single is not None and not self._single_ended)
 
-    async def next_arrival(self) -> Arrival[C]:
+    async def next_arrival(self) -> Arrival:
         """Return the next arrival, of the journal whose turn it is.
 
         All messages of earlier arrivals must have been delivered. The next call retries a journal
@@ -168,22 +164,20 @@ class Inputs(Generic[C]):
 
     async def _wait(self) -> None:
         """Wait until something may be ready, or resume the parked journal that is due first."""
-        parked = self._parked.first
-        if parked is None:
+        if not self._parked:
             await self._progress.wait()
             return
-        pump, due = parked
+        pump = min(self._parked, key=self._parked.__getitem__)
+        due = self._parked[pump]
         if due > asyncio.get_running_loop().time():
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._progress.wait()
-            except TimeoutError:
-                pass
             return
         await pump.resume()
-        self._parked.discard(pump)
+        self._parked.pop(pump, None)
 
-    def more(self, source: JournalInput[C], limit_bytes: int) -> list[Arrival[C]]:
+    def more(self, source: JournalInput, limit_bytes: int) -> list[Arrival]:
         """Return chunks at hand that directly follow the last arrival returned.
 
         Args:
@@ -193,7 +187,7 @@ class Inputs(Generic[C]):
         pump = self._pump_of(source)
         return [] if pump is None else pump.take_chunks(limit_bytes)
 
-    def has_gathered(self, source: JournalInput[C], size_bytes: int) -> bool:
+    def has_gathered(self, source: JournalInput, size_bytes: int) -> bool:
         """Whether so much content is at hand, or waiting for it isn't worthwhile."""
         pump = self._pump_of(source)
         return (
@@ -203,7 +197,7 @@ class Inputs(Generic[C]):
             or self.are_others_ready(source)
         )
 
-    async def gather(self, source: JournalInput[C], size_bytes: int) -> None:
+    async def gather(self, source: JournalInput, size_bytes: int) -> None:
         """Wait a short time for content of a journal that lags behind its write head.
 
         Args:
@@ -223,19 +217,19 @@ class Inputs(Generic[C]):
         finally:
             self._gathering = None
 
-    def _pump_of(self, source: JournalInput[C]) -> JournalPump[C] | None:
+    def _pump_of(self, source: JournalInput) -> JournalPump | None:
         pump = self._pumps.get(source.journal)
-        return pump if pump is not None and pump.source is source else None
+        return pump if pump is source else None
 
-    def are_others_ready(self, source: JournalInput[C]) -> bool:
+    def are_others_ready(self, source: JournalInput) -> bool:
         """Whether an arrival of a journal other than `source` is at hand."""
-        return any(pump.source is not source for pump in islice(self._ready, 2))
+        return any(pump is not source for pump in islice(self._ready, 2))
 
-    def may_park(self, source: JournalInput[C]) -> bool:
+    def may_park(self, source: JournalInput) -> bool:
         """Whether reading of a journal can be suspended, and other journals may be read."""
         return self._pump_of(source) is not None and source.owned
 
-    def park(self, source: JournalInput[C], offset: int) -> None:
+    def park(self, source: JournalInput, offset: int) -> None:
         """Suspend reading of a journal until nothing else is ready, for its back-off at least.
 
         Args:
@@ -243,19 +237,17 @@ class Inputs(Generic[C]):
             offset: Offset from which its content is needed then.
         """
         pump = self._pumps[source.journal]
-        pump.rewind(offset)
+        due = pump.park(offset)
         if not pump.leaving:
-            now = asyncio.get_running_loop().time()
-            self._parked.add(pump, source.journal, offset, now, source.backoff)
+            self._parked[pump] = due
 
-    def abandon(self, source: JournalInput[C]) -> None:
+    def abandon(self, source: JournalInput) -> None:
         """Stop reading a deleted journal, and drop content that was read ahead."""
         self._offsets.pop(source.journal, None)
         pump = self._pumps.pop(source.journal, None)
         if pump is not None:
             self.stop(pump)
-            while pump.arrivals:
-                pump.take()
+            pump.drop()
             self._join_successor(source.journal)
 
     async def aclose(self) -> None:
@@ -285,10 +277,10 @@ class Inputs(Generic[C]):
             end_from_anywhere(self._loop, self.aclose)
 
     async def _begin(self) -> None:
-        self._loop = asyncio.get_running_loop()
         source = self.source
-        if self._checkpointed is not None:
-            self._offsets = dict(self._checkpointed())
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._offsets = dict(self._engine.offsets())
         if self._selected is not None:
             await self._selected.begin()
         else:
@@ -297,11 +289,9 @@ class Inputs(Generic[C]):
             named = zip(source.names, specs, strict=True)
             await for_each(named, lambda each: self.add(self._formats.of(*each)))
         self._begun = True
-        # Invariant: tasks hold no reference to the iterator, so that a leaked one is detected.
-        self._checkpointed = None
 
     def add(self, journal_format: JournalFormat[Any], *, reset: bool = False) -> None:
-        """Begin to read a journal. See `ReadJournals`."""
+        """Begin to read a journal."""
         name = journal_format.journal
         if reset:
             self._offsets[name] = 0
@@ -311,20 +301,19 @@ class Inputs(Generic[C]):
             return
         origin = self.source
         request = origin.request(name, self._offsets.get(name))
+        content = self._engine.begin(journal_format, request.offset)
         reader = origin.reader if isinstance(origin, ReaderSource) else None
-        begin = self._begin_content
-        source = JournalInput(origin.client, request, journal_format, begin, reader=reader)
         names = () if isinstance(origin, SelectedSource) else origin.names
         if len(names) == 1 and not self._read_ahead:
-            self._single = source
+            self._single = JournalInput(origin.client, request, content, reader=reader)
             return
-        pump = JournalPump(source, self._room, block=origin.block, selected=not names)
+        pump = JournalPump(self, origin.client, request, content, reader=reader, selected=not names)
         self._pumps[name] = pump
         if reset:
             pump.put(ArrivalKind.RESET)
         pump.start()
 
-    async def _read_single(self, source: JournalInput[C]) -> Arrival[C]:
+    async def _read_single(self, source: JournalInput) -> Arrival:
         if self._single_ended:
             if source.owned:
                 await source.close_reader()
@@ -349,24 +338,25 @@ class Inputs(Generic[C]):
         self._single_ended = True
         return arrival
 
-    def _hand_out(self, pump: JournalPump[C]) -> Arrival[C]:
+    def _hand_out(self, pump: JournalPump) -> Arrival:
         arrival = pump.take()
         if pump.arrivals:
-            self._make_ready(pump)
+            self.make_ready(pump)
         if arrival.kind is ArrivalKind.ERROR:
             self._failed = pump
         elif arrival.kind in {ArrivalKind.LEFT, ArrivalKind.END}:
-            name = pump.source.journal
+            name = pump.journal
             del self._pumps[name]
-            self._parked.discard(pump)
+            self._parked.pop(pump, None)
             if pump.running:
                 self.stop(pump)
-            if pump.source.offset:  # Otherwise the journal is still read from its start.
-                self._offsets[name] = pump.source.offset
+            if pump.offset:  # Otherwise the journal is still read from its start.
+                self._offsets[name] = pump.offset
             self._join_successor(name)
         return arrival
 
-    def _make_ready(self, pump: JournalPump[C]) -> None:
+    def make_ready(self, pump: JournalPump) -> None:
+        """Have an arrival of a journal taken in its turn."""
         if not pump.is_queued:
             pump.is_queued = True
             self._ready.append(pump)
@@ -378,14 +368,14 @@ class Inputs(Generic[C]):
         if self._selected is not None:
             self._selected.join_successor(name)
 
-    def stop(self, pump: JournalPump[C]) -> None:
-        """Stop reading a journal. See `ReadJournals`."""
+    def stop(self, pump: JournalPump) -> None:
+        """Stop reading a journal."""
         pump.stop()
         self._stopped = {each for each in self._stopped if each.running}
         self._stopped.add(pump)
 
     def report(self, error: Exception, *, is_lost: bool = False) -> None:
-        """Have `next_arrival()` raise an error. See `ReadJournals`."""
+        """Have `next_arrival()` raise an error."""
         self._errors.append(error)
         if is_lost:
             self._begun = False

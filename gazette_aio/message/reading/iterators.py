@@ -69,13 +69,12 @@ class MessageIterator(Owner, Generic[T]):
         )
         self._is_arrow = False
 
-    def _inputs_of(self, engine: JournalEngine[Any], batch_bytes: int = 0) -> Inputs[Any]:
+    def _inputs_of(self, engine: JournalEngine[Any], batch_bytes: int = 0) -> Inputs:
         buffer_bytes = self._options.get("buffer_bytes", DEFAULT_BUFFER_BYTES)
         return Inputs(
             self._source,
             self._formats,
-            engine.begin,
-            offsets=engine.offsets,
+            engine,
             buffer_bytes=max(buffer_bytes, 2 * batch_bytes),
             read_ahead=batch_bytes > 0,
         )

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.envelopes.origin import JournalFormat
 from gazette_aio.protocol.errors import OffsetJumpError
 
 if TYPE_CHECKING:
     from gazette_aio.client import ReadingClient, RetryReader
-
-
-class JournalContent(Protocol):
-    """Content of one journal, from which an engine makes messages."""
-
-    @property
-    def offset(self) -> int:
-        """Offset of the first message that isn't processed."""
-        ...
-
-    def feed(self, chunk: bytes, begin: int) -> int:
-        """Take content from `begin` on, and return the number of bytes discarded before a gap."""
-        ...
-
-    def jump(self, offset: int) -> int:
-        """Continue at `offset`, and return the number of bytes discarded."""
-        ...
-
-    def end(self) -> None:
-        """Declare the end of content: a partial message is an error now."""
-        ...
-
-
-C = TypeVar("C", bound=JournalContent)
-BeginContent = Callable[[JournalFormat[Any], int], C]
-"""Begins the content of a journal, given its format, and the offset to read from."""
+    from gazette_aio.message.envelopes.outputs import JournalOutputs
 
 
 class ArrivalKind(Enum):
@@ -59,24 +32,23 @@ class ArrivalKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival(Generic[C]):
+class Arrival:
     """Content of a journal, or another outcome of reading it. See `ArrivalKind`."""
 
-    source: JournalInput[C]
+    source: JournalInput
     kind: ArrivalKind
     chunk: bytes = b""
     begin: int = 0
     error: Exception | None = None
 
 
-class JournalInput(Generic[C]):
+class JournalInput:
     """One journal that is being read: its reader and its content.
 
     Args:
         client: Client to read with.
         request: Request to read.
-        journal_format: How messages of the journal are read.
-        begin_content: Begins the content of the journal.
+        content: Content of the journal, from the offset of the request on.
         reader: A given reader, if any, which isn't closed after errors.
     """
 
@@ -84,16 +56,14 @@ class JournalInput(Generic[C]):
         self,
         client: ReadingClient,
         request: pb.ReadRequest,
-        journal_format: JournalFormat[Any],
-        begin_content: BeginContent[C],
+        content: JournalOutputs[Any],
         *,
         reader: RetryReader | None = None,
     ) -> None:
         self._client = client
         self._request = request
-        self.format = journal_format
-        """Format of the journal's messages."""
-        self.journal: str = journal_format.journal
+        self.content = content
+        self.journal: str = content.journal
         self.reader = reader
         self.owned: bool = reader is None
         """Whether the reader was made here."""
@@ -101,7 +71,6 @@ class JournalInput(Generic[C]):
         """Whether the journal was deleted and created anew, so that replays are impossible."""
         self.replaying: RetryReader | None = None
         """Reader of a replay. It's closed when `is_void` is set, and must not be read after."""
-        self.content: C = begin_content(journal_format, request.offset)
 
     @property
     def offset(self) -> int:
@@ -123,7 +92,7 @@ class JournalInput(Generic[C]):
             reader.request.block = block
         return reader
 
-    async def next_arrival(self) -> Arrival[C]:
+    async def next_arrival(self) -> Arrival:
         """Wait for content of the open reader, or for a jump.
 
         Raises:
@@ -161,15 +130,6 @@ class JournalInput(Generic[C]):
             await reader.aclose()
             self._request.offset = reader.offset
             self.reader = None
-
-    def backoff(self, attempt: int) -> float:
-        """Return the seconds to wait after a failed attempt, counted from zero."""
-        return self._client.context.retry_policy.backoff(attempt)
-
-    def rewind(self, offset: int) -> None:
-        """Let the next reader begin at `offset`. There must be no reader now."""
-        assert self.reader is None, "a reader continues at its own offset"
-        self._request.offset = offset
 
     def replay(self, begin: int, end: int) -> RetryReader:
         """Return a reader of the content `[begin, end)` of the same journal."""

@@ -18,13 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, C, JournalInput
+from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, JournalInput
 from gazette_aio.protocol.status_errors import (
     JournalNotFoundError,
     NotAllowedError,
@@ -35,13 +33,13 @@ from gazette_aio.protocol.status_errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gazette_aio.aio.fifo import FIFOBudget
-    from gazette_aio.client import RetryReader
+    from gazette_aio.client import ReadingClient, RetryReader
+    from gazette_aio.message.envelopes.outputs import JournalOutputs
+    from gazette_aio.message.reading.inputs import Inputs
+
+    _Step = Callable[[], Awaitable["_Step | None"]]
 
 _logger = logging.getLogger(__name__)
-
-CATCH_UP_JOURNALS = 16
-"""Most lagging journals that are read concurrently."""
 
 _CHUNK_BYTES = 128 << 10  # Content of one response of a broker.
 TURN_BYTES = 4 << 20
@@ -56,44 +54,31 @@ PARKED_SECONDS = 30.0
 """Time after which a journal that can't be read is retried."""
 
 
-@dataclass(frozen=True, slots=True)
-class PumpRoom:
-    """Resources shared by pumps.
+class JournalPump(JournalInput):
+    """Reads one journal ahead, within the budget that all journals share.
 
     Args:
-        slots: Slots of journals that catch up.
-        held: Bytes of chunks that wait to be taken.
-        ready: Called when a pump has an arrival.
-    """
-
-    slots: FIFOBudget
-    held: FIFOBudget
-    ready: Callable[[JournalPump[Any]], None]
-
-
-class _Next(Enum):
-    CATCH_UP = auto()
-    TAIL = auto()
-    PARK = auto()
-    LEAVE = auto()
-
-
-class JournalPump(Generic[C]):
-    """Reads one journal ahead, within the shared budget.
-
-    Args:
-        source: Journal to read.
-        room: Resources shared with other pumps.
-        block: Whether to wait for new content at the write head.
+        inputs: All journals.
+        client: Client to read with.
+        request: Request to read. Its `block` is whether to wait for content at the write head.
+        content: Content of the journal, from the offset of the request on.
+        reader: A given reader, if any, which isn't closed after errors.
         selected: Whether a selector matched the journal. If so, a journal that can't be read is
             waited for or left out, rather than an error.
     """
 
     def __init__(
-        self, source: JournalInput[C], room: PumpRoom, *, block: bool, selected: bool
+        self,
+        inputs: Inputs,
+        client: ReadingClient,
+        request: pb.ReadRequest,
+        content: JournalOutputs[Any],
+        *,
+        reader: RetryReader | None,
+        selected: bool,
     ) -> None:
-        self.source = source
-        self.arrivals: deque[Arrival[C]] = deque()
+        super().__init__(client, request, content, reader=reader)
+        self.arrivals: deque[Arrival] = deque()
         """Arrivals that weren't taken yet."""
         self.waiting_bytes: int = 0
         """Bytes of content of these arrivals."""
@@ -105,9 +90,10 @@ class JournalPump(Generic[C]):
         """Whether the final arrival is known."""
         self.rewound_to: int | None = None
         """Offset from which `resume()` reads, if reading has stopped."""
+        self._failures = (0, 0)  # Offset of the latest replay that failed, and failures there.
         self._is_stopped = False
-        self._room = room
-        self._block = block
+        self._inputs = inputs
+        self._block = request.block
         self._selected = selected
         self._is_behind = True  # Whether the journal lags behind its write head, if known.
         self._refused = False  # Whether the broker refused to read the journal.
@@ -124,7 +110,7 @@ class JournalPump(Generic[C]):
     @property
     def is_more_coming(self) -> bool:
         """Whether content is known to follow the arrivals, as the journal lags behind its head."""
-        reader, arrivals = self.source.reader, self.arrivals
+        reader, arrivals = self.reader, self.arrivals
         if arrivals and arrivals[-1].kind is not ArrivalKind.CHUNK:
             return False
         return self.running and reader is not None and 0 <= reader.offset < reader.write_head
@@ -132,7 +118,7 @@ class JournalPump(Generic[C]):
     def start(self) -> None:
         """Begin to read, or continue after an error."""
         if not self.running and not self._is_stopped:
-            self._task.start(self._run(), f"gazette-read-{self.source.journal}")
+            self._task.start(self._run(), f"gazette-read-{self.journal}")
 
     def leave(self) -> None:
         """Read only content that is at hand."""
@@ -156,28 +142,28 @@ class JournalPump(Generic[C]):
     def put(self, kind: ArrivalKind, error: Exception | None = None) -> None:
         """Add an arrival other than content or a jump."""
         self.has_left = kind in {ArrivalKind.LEFT, ArrivalKind.END}
-        self._add(Arrival(self.source, kind, error=error))
+        self._add(Arrival(self, kind, error=error))
 
-    def _add(self, arrival: Arrival[C]) -> None:
+    def _add(self, arrival: Arrival) -> None:
         if self.rewound_to is not None and arrival.kind is not ArrivalKind.LEFT:
             return  # Race: the cancelled task may have received content just before.
-        self._room.held.hold(len(arrival.chunk))
+        self._inputs.held.hold(len(arrival.chunk))
         self.waiting_bytes += len(arrival.chunk)
         self.arrivals.append(arrival)
-        self._room.ready(self)
+        self._inputs.make_ready(self)
 
-    def take(self) -> Arrival[C]:
+    def take(self) -> Arrival:
         """Return the next arrival, which must exist."""
         arrival = self.arrivals.popleft()
         if arrival.chunk:
-            self._room.held.release(len(arrival.chunk))
+            self._inputs.held.release(len(arrival.chunk))
             self.waiting_bytes -= len(arrival.chunk)
         return arrival
 
-    def take_chunks(self, limit_bytes: int) -> list[Arrival[C]]:
+    def take_chunks(self, limit_bytes: int) -> list[Arrival]:
         """Return the next arrivals if they're content, which directly follows the last arrival."""
         # Invariant: content after a jump follows an arrival of that kind.
-        chunks: list[Arrival[C]] = []
+        chunks: list[Arrival] = []
         while self.arrivals and self.arrivals[0].kind is ArrivalKind.CHUNK:
             limit_bytes -= len(self.arrivals[0].chunk)
             if limit_bytes < 0:
@@ -185,19 +171,32 @@ class JournalPump(Generic[C]):
             chunks.append(self.take())
         return chunks
 
-    def rewind(self, offset: int) -> None:
+    def park(self, offset: int) -> float:
         """Stop reading and drop the arrivals, until `resume()`. A leaving journal leaves at once.
 
         Args:
             offset: Offset from which `resume()` reads.
+
+        Returns:
+            The time of the event loop to resume at. Repeated failures at one offset back off.
         """
         self.cancel()
-        while self.arrivals:
-            self.take()
+        self.drop()
         self.has_left = False
         self.rewound_to = offset
         if self.leaving:
             self.put(ArrivalKind.LEFT)
+        at, attempt = self._failures
+        if at != offset:
+            attempt = 0
+        self._failures = offset, attempt + 1
+        delay = self._client.context.retry_policy.backoff(attempt)
+        return asyncio.get_running_loop().time() + delay
+
+    def drop(self) -> None:
+        """Drop the arrivals."""
+        while self.arrivals:
+            self.take()
 
     async def resume(self) -> None:
         """Read again after `rewind()`.
@@ -205,10 +204,9 @@ class JournalPump(Generic[C]):
         Cancellation: safe — call again.
         """
         await self._task.aclose()
-        await self.source.close_reader()
+        await self.close_reader()
         if self.rewound_to is not None and not self.has_left:
-            self.source.rewind(self.rewound_to)
-            self.rewound_to = None
+            self._request.offset, self.rewound_to = self.rewound_to, None
             self.start()
 
     def stop(self) -> None:
@@ -228,7 +226,7 @@ class JournalPump(Generic[C]):
         Cancellation: safe — call again.
         """
         await self._task.aclose()
-        await self.source.close_reader()
+        await self.close_reader()
 
     def _limit_wait(self, when: float) -> None:
         # Race: the time-out may have expired, but not been exited yet.
@@ -246,53 +244,48 @@ class JournalPump(Generic[C]):
             self.put(ArrivalKind.LEFT)
 
     async def _read(self) -> None:
-        source = self.source
-        if not source.owned:
+        if not self.owned:
             await self._tail()
             return
         try:
-            step = _Next.PARK if self._refused else _Next.CATCH_UP
-            while step is not _Next.LEAVE:
-                if step is _Next.CATCH_UP:
-                    step = await self._guarded(self._catch_up)
-                elif step is _Next.TAIL:
-                    step = await self._guarded(self._tail)
-                else:
-                    step = await self._park()
+            step = await self._relisted() if self._refused else self._catch_up
+            while step is not None:
+                step = await self._next_of(step)
         finally:
-            await source.close_reader()
+            await self.close_reader()
 
-    async def _guarded(self, read: Callable[[], Awaitable[_Next]]) -> _Next:
-        """Read, and decide how to continue if the journal can't be read."""
+    async def _next_of(self, step: _Step) -> _Step | None:
+        """Do a step, and return the next one, also if the journal can't be read."""
         self._listed.clear()
         try:
-            step = await read()
+            following = await step()
         except OffsetNotYetAvailableError as error:
             self._is_behind = False
             if self._block and not self.leaving:
-                return _Next.TAIL
-            await self.source.check_head(error)
-            return _Next.LEAVE
+                return self._tail
+            await self.check_head(error)
+            return None
         except (JournalNotFoundError, SuspendedError, NotAllowedError) as error:
             if not self._selected:
                 raise
             if self.leaving:
-                return _Next.LEAVE
+                return None
             if isinstance(error, NotAllowedError) and not self._refused:
                 self._refused = True
                 raise
-            extra = {"journal": self.source.journal}
+            extra = {"journal": self.journal}
             _logger.debug("journal isn't read for now: %s", error, extra=extra)
-            return _Next.PARK
-        self._refused = False
-        return step
+        else:
+            self._refused = False
+            return following
+        return await self._relisted()
 
-    async def _catch_up(self) -> _Next:
+    async def _catch_up(self) -> _Step | None:
         """Read content up to the write head, in a slot."""
-        room, held = self._room, self._room.held
-        await room.slots.acquire(1)
+        slots, held = self._inputs.slots, self._inputs.held
+        await slots.acquire(1)
         try:
-            reader = self.source.open_reader(block=False)
+            reader = self.open_reader(block=False)
             self._is_behind = True
             loop = asyncio.get_running_loop()
             size, waited = 0, 0.0
@@ -306,19 +299,19 @@ class JournalPump(Generic[C]):
                     held.release(_CHUNK_BYTES)
                 waited += loop.time() - began
                 is_over = size >= TURN_BYTES or waited >= TURN_SECONDS
-                if is_over and room.slots.is_contended and _may_pause(reader):
+                if is_over and slots.is_contended and _may_pause(reader):
                     # The RPC has more content on the way, which must be bounded as well.
-                    await self.source.close_reader()
-                    return _Next.CATCH_UP
+                    await self.close_reader()
+                    return self._catch_up
         except TimeoutError:
-            return _Next.LEAVE if self.leaving else _Next.TAIL
+            return None if self.leaving else self._tail
         finally:
-            room.slots.release(1)
+            slots.release(1)
 
-    async def _tail(self) -> _Next:
+    async def _tail(self) -> _Step | None:
         """Read content as it comes."""
-        source, held = self.source, self._room.held
-        reader = source.open_reader(block=self._block)
+        held = self._inputs.held
+        reader = self.open_reader(block=self._block)
         while True:
             # Content that the RPC received stays there until this journal's turn.
             await held.acquire(_CHUNK_BYTES)
@@ -328,15 +321,15 @@ class JournalPump(Generic[C]):
                 await self._read_chunk(self._leaves_at if self.leaving else None)
             except TimeoutError:
                 if self.leaving:
-                    return _Next.LEAVE
+                    return None
                 continue
-            if self._is_behind and source.owned:
+            if self._is_behind and self.owned:
                 # Content comes again after a pause.
                 self._is_behind = reader.response.write_head > reader.offset
                 if self._is_behind:
                     # The RPC must not bring more while the journal waits for a slot.
-                    await source.close_reader()
-                    return _Next.CATCH_UP
+                    await self.close_reader()
+                    return self._catch_up
 
     async def _read_chunk(self, until: float | None) -> int:
         """Read the next content and return its size.
@@ -349,27 +342,27 @@ class JournalPump(Generic[C]):
         """
         try:
             async with asyncio.timeout_at(until) as self._scope:
-                arrival = await self.source.next_arrival()
+                arrival = await self.next_arrival()
         finally:
             self._scope = None
         self._add(arrival)
         return len(arrival.chunk)
 
-    async def _park(self) -> _Next:
+    async def _relisted(self) -> _Step | None:
         """Wait until the journal is applied again, or for a long time."""
-        await self.source.close_reader()
+        await self.close_reader()
         if not self._block or self.leaving:
-            return _Next.LEAVE
+            return None
         try:
             async with asyncio.timeout(PARKED_SECONDS):
                 await self._listed.wait()
         except TimeoutError:
             pass
-        return _Next.LEAVE if self.leaving else _Next.CATCH_UP
+        return None if self.leaving else self._catch_up
 
     def __repr__(self) -> str:
         state = "leaving" if self.leaving else "running" if self.running else "done"
-        return f"<JournalPump of {self.source.journal!r} {state} waiting={len(self.arrivals)}>"
+        return f"<JournalPump of {self.journal!r} {state} waiting={len(self.arrivals)}>"
 
 
 def _may_pause(reader: RetryReader) -> bool:

@@ -65,7 +65,7 @@ class OutputReader(Owner, Generic[Out]):
     def __init__(
         self,
         name: str,
-        inputs: Inputs[JournalOutputs[Out]],
+        inputs: Inputs,
         engine: JournalEngine[Out],
         *,
         allow_replay_gaps: bool = False,
@@ -77,7 +77,7 @@ class OutputReader(Owner, Generic[Out]):
         self._inputs = inputs
         self._engine = engine
         self._allow_replay_gaps = allow_replay_gaps
-        self._current: JournalInput[JournalOutputs[Out]] | None = None  # Its content is at hand.
+        self._current: JournalInput | None = None  # Its content is at hand.
         self._is_done = False  # All content at hand is processed.
         self._failed: Exception | None = None  # To be raised next.
         self._range = (0, 0)  # Range of the replay, which was read up to `_through`.
@@ -121,8 +121,7 @@ class OutputReader(Owner, Generic[Out]):
             elif (source := self._current) is None:
                 await self._pause()
                 self._receive(await self._inputs.next_arrival())
-            elif (output := source.content.take()) is not None:
-                self._unpaused += len(output)
+            elif (output := self._take(source.content)) is not None:
                 return output
             elif not self._is_done:
                 if turns is None:
@@ -145,16 +144,19 @@ class OutputReader(Owner, Generic[Out]):
         content = source.content
         if content.next_made is None and not self._is_done:
             self._note_work(partial(self._engine.work, content))
-        if isinstance(content.next_made, FramingError) or (output := content.take()) is None:
-            return None
-        self._unpaused += len(output)
+        return None if isinstance(content.next_made, FramingError) else self._take(content)
+
+    def _take(self, content: JournalOutputs[Any]) -> Out | None:
+        output = content.take()
+        if output is not None:
+            self._unpaused += len(output)
         return output
 
     async def _pause(self) -> None:
         self._unpaused = 0
         await asyncio.sleep(0)
 
-    async def _work(self, source: JournalInput[JournalOutputs[Out]]) -> None:
+    async def _work(self, source: JournalInput) -> None:
         """Work on content at hand."""
         self._note_work(partial(self._engine.work, source.content))
 
@@ -174,7 +176,7 @@ class OutputReader(Owner, Generic[Out]):
 
     # Arrivals.
 
-    def _receive(self, arrival: Arrival[JournalOutputs[Out]]) -> None:
+    def _receive(self, arrival: Arrival) -> None:
         """Take the next arrival: of any journal, or else of the current one."""
         engine, source, content = self._engine, arrival.source, arrival.source.content
         match arrival.kind:
@@ -184,7 +186,7 @@ class OutputReader(Owner, Generic[Out]):
             case ArrivalKind.RESET:
                 # The content began with the state of the deleted journal.
                 engine.forget(source.journal)
-                source.content = engine.begin(source.format, source.offset)
+                source.content = engine.begin(content.format, source.offset)
             case ArrivalKind.LEFT:
                 engine.leave(content)
             case kind:
@@ -205,7 +207,7 @@ class OutputReader(Owner, Generic[Out]):
                     _logger.warning("source journal offset jump", extra=extra)
                 self._current, self._is_done = source, False
 
-    def _explained(self, error: Exception, content: JournalOutputs[Out]) -> Exception:
+    def _explained(self, error: Exception, content: JournalOutputs[Any]) -> Exception:
         if isinstance(error, OffsetBeyondHeadError):
             return error  # It's the user's to reset the checkpoint.
         at = content.offset
@@ -221,7 +223,7 @@ class OutputReader(Owner, Generic[Out]):
 
     # Replays.
 
-    async def _read_replay(self, source: JournalInput[JournalOutputs[Out]]) -> None:
+    async def _read_replay(self, source: JournalInput) -> None:
         """Read some content that the next commit needs again."""
         replay, size = source.content.replay, 0
         assert replay is not None, "a commit needs a replay"
@@ -286,7 +288,7 @@ class OutputReader(Owner, Generic[Out]):
             self._inputs.abandon(current)  # A new journal of the same name may begin.
         elif self._inputs.may_park(current):
             offset = self._engine.rewind(current.content)
-            current.content = self._engine.begin(current.format, offset)
+            current.content = self._engine.begin(current.content.format, offset)
             self._inputs.park(current, offset)
         else:
             return

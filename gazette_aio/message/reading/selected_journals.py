@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.message.reading.journal_input import C
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gazette_aio.client import WatchedList
     from gazette_aio.client.listing.changes import ListChanges
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.reading.formats import JournalFormats
+    from gazette_aio.message.reading.inputs import Inputs
     from gazette_aio.message.reading.pump import JournalPump
     from gazette_aio.message.reading.sources import SelectedSource
 
@@ -40,42 +40,7 @@ async def for_each(items: Iterable[T], act: Callable[[T], object]) -> None:
             await asyncio.sleep(0)
 
 
-class ReadJournals(Protocol[C]):
-    """The journals that are read, as far as their selection needs to know them."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is read any more."""
-        ...
-
-    @property
-    def pumps(self) -> Mapping[str, JournalPump[C]]:
-        """Pumps of the journals, by name."""
-        ...
-
-    def add(self, journal_format: JournalFormat[Any], *, reset: bool = False) -> None:
-        """Begin to read a journal, from its beginning and without its old state if `reset`."""
-        ...
-
-    def stop(self, pump: JournalPump[C]) -> None:
-        """Stop reading a journal. Content that was read ahead stays at hand."""
-        ...
-
-    def report(self, error: Exception, *, is_lost: bool = False) -> None:
-        """Have the next call raise an error.
-
-        Args:
-            error: The error.
-            is_lost: Whether the selection isn't followed any more, and has to begin again.
-        """
-        ...
-
-    def notify(self) -> None:
-        """Wake up who waits for an arrival."""
-        ...
-
-
-class SelectedJournals(Generic[C]):
+class SelectedJournals:
     """Has the journals of a selection join and leave.
 
     A journal that leaves is read until no more content is at hand. If it joins again before that,
@@ -87,9 +52,7 @@ class SelectedJournals(Generic[C]):
         read: The journals that are read.
     """
 
-    def __init__(
-        self, source: SelectedSource, formats: JournalFormats[Any], read: ReadJournals[C]
-    ) -> None:
+    def __init__(self, source: SelectedSource, formats: JournalFormats[Any], read: Inputs) -> None:
         self._source = source
         self._formats = formats
         self._read = read
@@ -220,20 +183,20 @@ class SelectedJournals(Generic[C]):
             # Race: the journal may be about to leave, and then rejoins after the content read.
             self._successors[name] = spec
             if recreated:
-                pump.source.is_void = True
-                if pump.source.replaying is not None:
-                    self._void.add(pump.source.replaying)
+                pump.is_void = True
+                if pump.replaying is not None:
+                    self._void.add(pump.replaying)
                 self._read.stop(pump)
             else:
                 pump.stay()
                 self._adopt(pump, spec)
 
-    def _adopt(self, pump: JournalPump[C], spec: pb.JournalSpec) -> None:
+    def _adopt(self, pump: JournalPump, spec: pb.JournalSpec) -> None:
         """Note the newest specification of a journal that is read."""
         journal_format = self._format_of(spec)
         if journal_format is None:
             self._leave(spec.name)
-        elif journal_format is not pump.source.format:
+        elif journal_format is not pump.content.format:
             # The journal rejoins after the content read.
             self._successors[spec.name] = spec
             pump.leave()

@@ -88,7 +88,7 @@ class Reading:
         journal_format = JournalFormat(
             "a/j", Origin(pb.JournalSpec(name="a/j")), NDJSONFraming(), adapter
         )
-        self.journal = JournalInput(self, request, journal_format, engine.begin)
+        self.journal = JournalInput(self, request, engine.begin(journal_format, begin))
         self.replay: Any = None
         self._arrivals: deque[Any] = deque()
         self._coroutine: Any = None

@@ -20,7 +20,6 @@ from gazette_aio.message import (
     json_adapter,
 )
 from gazette_aio.message.reading.arrow import RecordEngine
-from gazette_aio.message.reading.parking import ParkedJournals
 from gazette_aio.protocol.errors import (
     ReplayError,
     SequencerStateError,
@@ -296,23 +295,3 @@ def test_a_sequencer_which_needs_no_replay_is_not_rewound():
     sequencer = Sequencer()
     with pytest.raises(SequencerStateError):
         sequencer.rewind()
-
-
-def test_repeated_failures_back_off():
-    parked = ParkedJournals()
-    assert parked.first is None
-    parked.add("pump a", "a", 100, 5.0, lambda attempt: [1.0, 10.0, 100.0][attempt])
-    parked.add("pump b", "b", 0, 5.5, lambda _attempt: 1.0)
-    assert parked.first == ("pump a", 6.0)
-    parked.discard("pump a")
-    assert parked.first == ("pump b", 6.5)
-    parked.add("pump a", "a", 100, 7.0, lambda attempt: [1.0, 10.0, 100.0][attempt])
-    parked.discard("pump b")
-    assert parked.first == ("pump a", 17.0)
-    parked.discard("pump a")
-    # The journal has advanced since.
-    parked.add("pump a", "a", 200, 20.0, lambda attempt: [1.0, 10.0, 100.0][attempt])
-    assert parked.first == ("pump a", 21.0)
-    parked.discard("pump a")
-    parked.discard("pump a")
-    assert parked.first is None
