@@ -144,7 +144,8 @@ class JournalContent:
         )
         self._text_place = None if strict else _text_place(self._adapter)
         self._decoder: Decoder | None = None
-        framing = journal_format.framing
+        # What is refused after a restart mustn't depend on the record that happens to be first.
+        self._framing = framing = journal_format.framing.for_ranges()
         if framing.splits == "frames":
             self._decoder = self.decoder_at(offset)
         prefix, path = _uuid_place(self._adapter)
@@ -184,7 +185,7 @@ class JournalContent:
 
     def decoder_at(self, offset: int) -> Decoder:
         """Return a decoder of the journal's frames."""
-        return self.format.framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
+        return self._framing.decoder(offset, max_frame_bytes=self._max_frame_bytes)
 
     def feed(self, chunk: bytes, begin: int) -> int:
         """Take content from `begin` on, and return the number of bytes discarded before a gap."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -83,3 +84,39 @@ def test_any_text_survives_in_each_reader(rows, chunk):
     content = asyncio.run(published(rows))
     found = asyncio.run(read_everywhere(content, len(rows[0]), chunk))
     assert found == dict.fromkeys(found, 2 * rows)
+
+
+@pytest.mark.parametrize("form", ["items", "Arrow"])
+async def test_reading_goes_on_from_a_checkpoint_before_garbage(form):
+    """No record read first, which may be garbage, decides how many fields all others have."""
+    adapter = csv_adapter()
+    records = [adapter.encode(["", "a", "b"], message_uuid(number)) for number in range(4)]
+    content = b"\n".join([records[0], b"not a record", *records[1:], b""])
+    client = FakeClient({"some/rows": CSV})
+    client.append("some/rows", content)
+
+    async def ends_of(count, checkpoint=None):
+        """Return the ends of messages, up to so many, and a checkpoint of them."""
+        iterator = ReadCommittedIter(
+            "some/rows", adapter, client=client, checkpoint=checkpoint, on_error="skip"
+        )
+        ends = []
+        async with iterator:
+            if form == "items":
+                async for envelope in iterator:
+                    ends.append(envelope.end)
+                    if len(ends) == count:
+                        break
+            else:
+                batches = iterator.arrow(batch_bytes=1)
+                while len(ends) < count and (batch := await anext(batches, None)):
+                    ends += batch["_end"].to_pylist()
+            return ends, iterator.checkpoint(), iterator.skipped
+
+    ends, _, skipped = await ends_of(9)
+    assert len(ends) == 4
+    assert skipped == 1
+    first, checkpoint, _ = await ends_of(1)
+    rest, _, skipped = await ends_of(9, checkpoint)
+    assert first + rest == ends
+    assert skipped == 1
