@@ -17,7 +17,7 @@ from benchmarks.measures.events import (
     publish_transactions,
     served_journals,
 )
-from gazette_aio import ACK_TXN, ReadCommittedIter, json_adapter
+from gazette_aio import ReadCommittedIter, json_adapter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -28,8 +28,8 @@ LARGE, SMALL = 5_000, 3
 
 async def one_by_one(iterator: ReadCommittedIter[Any]) -> int:
     count = 0
-    async for envelope in iterator:
-        count += envelope.flags != ACK_TXN
+    async for _ in iterator:
+        count += 1
     return count
 
 

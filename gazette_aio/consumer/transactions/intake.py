@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 PRUNE_HORIZON: Final = timedelta(hours=24)
 """Age at which a checkpoint forgets producers."""
 
-_RETAINED_BYTES: Final = 64 << 20
 _STEP_BYTES: Final = 64 << 10
 
 
@@ -33,11 +32,8 @@ class IntakeEngine(JournalEngine["Envelopes"]):
         super().__init__(
             SequencerCheckpoint.from_proto(checkpoint),
             {},
-            skip_acks=False,
             step_bytes=_STEP_BYTES,
-            max_pending_bytes=_RETAINED_BYTES,
             max_pending_rows=spec.ring_buffer_size or DEFAULT_BUFFER,
-            explain=lambda error: error,
         )
 
 

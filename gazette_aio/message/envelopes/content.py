@@ -54,25 +54,13 @@ class Refusal(NamedTuple):
 
     def error(self, journal: str) -> FramingError:
         """Return the error to raise."""
-        return framing_error(self.cause, journal, self.begin, self.end, self.kind, self.cls)
+        text = f"{journal} at offset {self.begin}: {self.cause}"
+        error = self.cls(text, journal=journal, begin=self.begin, end=self.end, kind=self.kind)
+        error.__cause__ = self.cause
+        return error
 
 
 Found: TypeAlias = "Batch | Refusal | Literal['progress'] | None"
-
-
-def framing_error(  # noqa: PLR0917
-    error: Exception,
-    journal: str,
-    begin: int,
-    end: int,
-    kind: str,
-    cls: type[FramingError] = FramingError,
-) -> FramingError:
-    """Return the error of the bytes `[begin, end)` of `journal`, whose reason is `error`."""
-    text = f"{journal} at offset {begin}: {error}"
-    failed = cls(text, journal=journal, begin=begin, end=end, kind=kind)
-    failed.__cause__ = error
-    return failed
 
 
 def uuid_of(adapter: Adapter[Any], payload: bytes, *, strict: bool = False) -> UUID:

@@ -65,9 +65,7 @@ class BadMessages:
             extra = {"journal": journal, "begin": error.begin, "end": error.end}
             _logger.debug("skipped a frame: %s", error, extra=extra)
             return []
-        explained = self.explain(error)
-        explained.__cause__ = refusal.cause
-        return [explained]
+        return [self.explain(error)]
 
 
 class JournalOutputs(JournalContent, Generic[Out]):

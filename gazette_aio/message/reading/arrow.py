@@ -13,6 +13,7 @@ from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.columns.records import record_schema
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.engine import JournalEngine
+from gazette_aio.message.reading.pump import JournalPump
 from gazette_aio.message.reading.reader import OutputReader
 from gazette_aio.protocol.errors import ConfigurationError
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 8 << 10
 """Size of content that is worked on without a thread: a switch of threads takes about as long."""
+
+
+def _pump(source: JournalInput) -> JournalPump:
+    assert isinstance(source, JournalPump), "journals are read ahead"
+    return source
 
 
 class RecordEngine(JournalEngine["RecordBatch"]):
@@ -83,8 +89,7 @@ class RecordEngine(JournalEngine["RecordBatch"]):
             check_schema(schema)
         super().__init__(
             checkpoint,
-            options,
-            skip_acks=not acks,
+            {**options, "skip_acks": not acks},
             step_bytes=batch_bytes,
             max_pending_bytes=max_pending_bytes,
             explain=explain,
@@ -150,12 +155,16 @@ class RecordReader(OutputReader["RecordBatch"]):
         super()._receive(arrival)
         self._receive_more(arrival.source)
 
-    def _receive_more(self, source: JournalInput) -> None:
-        """Receive content at hand that directly follows, up to the size of one step."""
+    def _receive_more(self, source: JournalInput) -> int | None:
+        """Receive content at hand that directly follows, up to the size of one step.
+
+        Returns:
+            How many more bytes the step could use. See `RecordEngine.room()`.
+        """
         room = self._engine.room(source.content)
-        if room is not None:
-            for arrival in self._inputs.more(source, room):
-                super()._receive(arrival)
+        for arrival in _pump(source).take_chunks(room) if room is not None else ():
+            super()._receive(arrival)
+        return self._engine.room(source.content)
 
     async def _work(self, source: JournalInput) -> None:
         if self._engine.bytes_of_step(source.content) <= INLINE_BYTES:
@@ -164,7 +173,7 @@ class RecordReader(OutputReader["RecordBatch"]):
         # Hot: each step has a cost of its own, which a chunk alone isn't worth.
         room = self._engine.room(source.content)
         if room is not None and room > 0:
-            await self._inputs.gather(source, room)
+            await self._inputs.gather(_pump(source), room)
             self._receive_more(source)
         # Race: another task may have closed the reader.
         if not self._closed:
@@ -173,19 +182,11 @@ class RecordReader(OutputReader["RecordBatch"]):
 
     def _work_ahead(self) -> None:
         """Let the thread work on content at hand while the caller uses outputs."""
-        engine, source, inputs = self._engine, self._current, self._inputs
-        if (
-            source is not None
-            and engine.room(source.content) is not None
-            and not inputs.are_others_ready(source)
-        ):
-            self._receive_more(source)
-            room = engine.room(source.content)
-            if (
-                room is not None
-                and inputs.has_gathered(source, room)
-                and engine.bytes_of_step(source.content) > INLINE_BYTES
-            ):
+        source, inputs = self._current, self._inputs
+        if source is not None and not inputs.are_others_ready(source):
+            room = self._receive_more(source)
+            is_worthwhile = self._engine.bytes_of_step(source.content) > INLINE_BYTES
+            if is_worthwhile and room is not None and inputs.has_gathered(_pump(source), room):
                 self._begin_work(source)
 
     def _begin_work(self, source: JournalInput) -> None:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic
 
 from gazette_aio.message.core import Journal
+from gazette_aio.message.envelopes.content import DEFAULT_PENDING_BYTES
 from gazette_aio.message.envelopes.outputs import BadMessages, JournalOutputs, Out
 from gazette_aio.message.framing import DEFAULT_MAX_FRAME_BYTES
 from gazette_aio.message.reading.options import start_clock
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+STEP_BYTES = 256 << 10
+"""Content that is split and sequenced at once, unless more is to be decoded at once."""
+
 _REMARKS = (
     "messages have unexpected flags",
     "acknowledgements are older than the last ones: exactly-once semantics are lost",
@@ -49,11 +53,10 @@ class JournalEngine(ABC, Generic[Out]):
         checkpoint: State to resume from; None to read all messages in journal order, including
             uncommitted ones.
         options: Options of reading.
-        skip_acks: Whether acknowledgements are left out.
         step_bytes: Content that is split and sequenced at once.
         max_pending_bytes: Limit of the pending messages that are retained, over all journals.
         max_pending_rows: Limit of their number.
-        explain: Returns the error to raise for an error.
+        explain: Returns the error to raise for an error; by default, the same.
     """
 
     replay_bytes = 1 << 20
@@ -64,13 +67,13 @@ class JournalEngine(ABC, Generic[Out]):
         checkpoint: SequencerCheckpoint | None,
         options: ReadOptions,
         *,
-        skip_acks: bool,
-        step_bytes: int,
-        max_pending_bytes: int,
+        step_bytes: int = STEP_BYTES,
+        max_pending_bytes: int = DEFAULT_PENDING_BYTES,
         max_pending_rows: int = sys.maxsize,
-        explain: Callable[[FramingError], FramingError],
+        explain: Callable[[FramingError], FramingError] = lambda error: error,
     ) -> None:
-        self.bad: BadMessages = BadMessages(skip=options.get("on_error") == "skip", explain=explain)
+        skips = options.get("on_error") == "skip"
+        self.bad: BadMessages = BadMessages(skip=skips, explain=explain)
         """What becomes of messages that can't be read."""
         self.pending_bytes: int = 0
         """Bytes of pending messages that are retained."""
@@ -83,8 +86,8 @@ class JournalEngine(ABC, Generic[Out]):
             "max_frame_bytes": options.get("max_frame_bytes", DEFAULT_MAX_FRAME_BYTES),
             "max_pending_bytes": max_pending_bytes,
             "strict": options.get("strict_uuid", False),
-            "skip_acks": skip_acks,
-            "skip_errors": options.get("on_error") == "skip",
+            "skip_acks": options.get("skip_acks", False),
+            "skip_errors": skips,
         }
         self._is_sequenced = checkpoint is not None
         self._offsets = dict(checkpoint.offsets) if checkpoint else {}

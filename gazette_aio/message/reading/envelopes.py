@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.message.adapters.base import PlacedAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
-from gazette_aio.message.envelopes.content import DEFAULT_PENDING_BYTES, Refusal, uuid_of
+from gazette_aio.message.envelopes.content import Refusal, uuid_of
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.reading.engine import JournalEngine
 from gazette_aio.message.uuid import ACK_TXN, KNOWN_FLAGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gazette_aio.message.core import Batch
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.envelopes.outputs import BadMessages, Made
-    from gazette_aio.message.reading.options import ReadOptions
-    from gazette_aio.message.sequencing.checkpoint import SequencerCheckpoint
     from gazette_aio.protocol.errors import FramingError
 
 T = TypeVar("T")
@@ -27,8 +25,6 @@ T = TypeVar("T")
 LEAST_AT_ONCE: Final = 32
 MOST_AT_ONCE: Final = 128
 _AT_ONCE_BYTES: Final = 32 << 10
-STEP_BYTES: Final = 256 << 10
-"""Content that is split and sequenced at once."""
 _MOST_UNDECODABLE: Final = 64
 
 
@@ -187,33 +183,9 @@ class EnvelopeMaker(Generic[T]):
 
 
 class EnvelopeEngine(JournalEngine["list[Envelope[T]]"], Generic[T]):
-    """Makes envelopes of the content of journals.
-
-    Args:
-        checkpoint: State to resume from; None to deliver all messages in journal order.
-        options: Options of reading.
-        max_pending_bytes: Limit of the pending messages that are retained.
-        explain: Returns the error to raise for an error.
-    """
+    """Makes envelopes of the content of journals. See `JournalEngine`."""
 
     replay_bytes = 1
-
-    def __init__(
-        self,
-        checkpoint: SequencerCheckpoint | None,
-        options: ReadOptions,
-        *,
-        max_pending_bytes: int = DEFAULT_PENDING_BYTES,
-        explain: Callable[[FramingError], FramingError],
-    ) -> None:
-        super().__init__(
-            checkpoint,
-            options,
-            skip_acks=options.get("skip_acks", False),
-            step_bytes=STEP_BYTES,
-            max_pending_bytes=max_pending_bytes,
-            explain=explain,
-        )
 
     def maker_of(self, journal_format: JournalFormat[T]) -> EnvelopeMaker[T]:
         """Return the maker of envelopes of a journal."""

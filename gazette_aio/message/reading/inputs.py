@@ -85,7 +85,7 @@ class Inputs:
         self._failed: JournalPump | None = None
         self._parked: dict[JournalPump, float] = {}  # Times at which they're retried.
         self._progress = Signal()
-        self._gathering: tuple[JournalInput, int] | None = None  # What `gather()` waits for.
+        self._gathering: tuple[JournalPump, int] | None = None  # What `gather()` waits for.
         self._gathered = Signal()
         if read_ahead:
             _keep_freed_memory(buffer_bytes)
@@ -177,49 +177,25 @@ class Inputs:
         await pump.resume()
         self._parked.pop(pump, None)
 
-    def more(self, source: JournalInput, limit_bytes: int) -> list[Arrival]:
-        """Return chunks at hand that directly follow the last arrival returned.
-
-        Args:
-            source: Journal of the last arrival.
-            limit_bytes: Limit of the total size of the chunks.
-        """
-        pump = self._pump_of(source)
-        return [] if pump is None else pump.take_chunks(limit_bytes)
-
-    def has_gathered(self, source: JournalInput, size_bytes: int) -> bool:
+    def has_gathered(self, pump: JournalPump, size_bytes: int) -> bool:
         """Whether so much content is at hand, or waiting for it isn't worthwhile."""
-        pump = self._pump_of(source)
-        return (
-            pump is None
-            or pump.waiting_bytes >= size_bytes
-            or not pump.is_more_coming
-            or self.are_others_ready(source)
-        )
+        is_enough = pump.waiting_bytes >= size_bytes or not pump.is_more_coming
+        return is_enough or self.are_others_ready(pump)
 
-    async def gather(self, source: JournalInput, size_bytes: int) -> None:
-        """Wait a short time for content of a journal that lags behind its write head.
-
-        Args:
-            source: Journal of the last arrival.
-            size_bytes: Content to have at hand, which `more()` can return.
+    async def gather(self, pump: JournalPump, size_bytes: int) -> None:
+        """Wait a short time for so much content of a journal that lags behind its write head.
 
         Cancellation: safe.
         """
-        if self.has_gathered(source, size_bytes):
+        if self.has_gathered(pump, size_bytes):
             return
-        self._gathering = source, size_bytes
+        self._gathering = pump, size_bytes
         try:
-            async with asyncio.timeout(GATHER_SECONDS):
-                await self._gathered.wait()
-        except TimeoutError:
-            pass
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_SECONDS):
+                    await self._gathered.wait()
         finally:
             self._gathering = None
-
-    def _pump_of(self, source: JournalInput) -> JournalPump | None:
-        pump = self._pumps.get(source.journal)
-        return pump if pump is source else None
 
     def are_others_ready(self, source: JournalInput) -> bool:
         """Whether an arrival of a journal other than `source` is at hand."""
@@ -227,7 +203,7 @@ class Inputs:
 
     def may_park(self, source: JournalInput) -> bool:
         """Whether reading of a journal can be suspended, and other journals may be read."""
-        return self._pump_of(source) is not None and source.owned
+        return source.journal in self._pumps and source.owned
 
     def park(self, source: JournalInput, offset: int) -> None:
         """Suspend reading of a journal until nothing else is ready, for its back-off at least.

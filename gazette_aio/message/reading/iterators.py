@@ -278,7 +278,7 @@ class ReadUncommittedIter(MessageIterator[T]):
         adapter: Adapter[T] | AdapterBySpec[T],
         **options: Unpack[ReadOptions],
     ) -> None:
-        engine: EnvelopeEngine[T] = EnvelopeEngine(None, options, explain=lambda error: error)
+        engine: EnvelopeEngine[T] = EnvelopeEngine(None, options)
         super().__init__(source, adapter, engine, options)
 
 
@@ -387,6 +387,8 @@ class ReadCommittedIter(MessageIterator[T]):
 
 def _explain_committed(error: FramingError) -> FramingError:
     text = f"reading committed messages: {error.text}"
-    return type(error)(
+    explained = type(error)(
         text, journal=error.journal, begin=error.begin, end=error.end, kind=error.kind
     )
+    explained.__cause__ = error.__cause__
+    return explained

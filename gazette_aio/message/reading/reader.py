@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.turns import Turns
-from gazette_aio.message.envelopes.content import framing_error
+from gazette_aio.message.envelopes.content import Refusal
 from gazette_aio.message.reading.journal_input import ArrivalKind
 from gazette_aio.protocol.errors import (
     FramingError,
@@ -211,9 +211,7 @@ class OutputReader(Owner, Generic[Out]):
         if isinstance(error, OffsetBeyondHeadError):
             return error  # It's the user's to reset the checkpoint.
         at = content.offset
-        explained = self._engine.bad.explain(framing_error(error, content.journal, at, at, "read"))
-        explained.__cause__ = error
-        return explained
+        return self._engine.bad.explain(Refusal(error, at, at, "read").error(content.journal))
 
     def _raise(self, failed: Exception) -> None:
         self._failed = None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gazette_aio.message.core import Batch
 from gazette_aio.message.envelopes.content import ContentReplay, JournalContent, Refusal
 from gazette_aio.message.envelopes.outputs import JournalOutputs
-from gazette_aio.message.reading.envelopes import STEP_BYTES, EnvelopeEngine, EnvelopeMaker
+from gazette_aio.message.reading.engine import STEP_BYTES
+from gazette_aio.message.reading.envelopes import EnvelopeEngine, EnvelopeMaker
 from gazette_aio.message.uuid import ACK_TXN
 
 if TYPE_CHECKING:
