@@ -160,16 +160,20 @@ class JournalEngine(ABC, Generic[Out]):
         """
         worked = content.work(self._step_bytes)
         if self._is_sequenced:
-            self._log_remarks(content)
-            self._note_pending(content, content.core.pending_bytes, content.core.pending_rows)
-            self._evict()
+            core = content.core
+            if core.remarks != content.remarks:
+                self._log_remarks(content)
+            self._note_pending(content, core.pending_bytes, core.pending_rows)
+            while (
+                self.pending_bytes > self._max_pending_bytes
+                or self._pending_rows > self._max_pending_rows
+            ):
+                self._evict()
         return worked
 
     @staticmethod
     def _log_remarks(content: JournalOutputs[Out]) -> None:
         remarks, before = content.core.remarks, content.remarks
-        if remarks == before:
-            return
         content.remarks = remarks
         for text, count, known in zip(_REMARKS, remarks, before, strict=False):
             if count > known:
@@ -177,17 +181,14 @@ class JournalEngine(ABC, Generic[Out]):
                 _logger.error(text, extra={**extra, "messages": count - known})
 
     def _evict(self) -> None:
-        """Evict the largest pending messages, until what's retained is within its limits."""
-        while True:
-            excess_bytes = self.pending_bytes - self._max_pending_bytes
-            excess_rows = self._pending_rows - self._max_pending_rows
-            if excess_bytes <= 0 and excess_rows <= 0:
-                return
-            largest = max(self._pending, key=self._pending.__getitem__)
-            size, rows = self._pending[largest]
-            core = largest.core
-            core.evict(max(size - excess_bytes, 0), max(rows - excess_rows, 0))
-            self._note_pending(largest, core.pending_bytes, core.pending_rows)
+        """Evict pending messages of the journal that has most of them."""
+        largest = max(self._pending, key=self._pending.__getitem__)
+        size, rows = self._pending[largest]
+        size_limit = size - max(self.pending_bytes - self._max_pending_bytes, 0)
+        rows_limit = rows - max(self._pending_rows - self._max_pending_rows, 0)
+        core = largest.core
+        core.evict(max(size_limit, 0), max(rows_limit, 0))
+        self._note_pending(largest, core.pending_bytes, core.pending_rows)
 
     def _note_pending(self, content: JournalOutputs[Out], size: int, rows: int) -> None:
         size_before, rows_before = self._pending.pop(content, (0, 0))

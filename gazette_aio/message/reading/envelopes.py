@@ -82,7 +82,9 @@ class EnvelopeMaker(Generic[T]):
 
     def envelopes(self, batch: Batch, start: int) -> tuple[list[Envelope[T]], Exception | None]:
         """Return envelopes of the next few messages, and why the one after can't be decoded."""
-        stop = start + self._number_at_once(batch, start)
+        begins, ends, *_ = batch.places(start, start + 1, KNOWN_FLAGS)
+        fitting = min(_AT_ONCE_BYTES // max(ends[0] - begins[0], 1), MOST_AT_ONCE)
+        stop = min(start + max(LEAST_AT_ONCE, fitting), len(batch))
         acks, explicit = batch.unusual(start, stop)
         messages, bad = self._messages(batch, start, stop, acks)
         return self._stamped(batch, start, messages, explicit), bad
@@ -130,12 +132,6 @@ class EnvelopeMaker(Generic[T]):
     def refuse(self, refusal: Refusal) -> Sequence[list[Envelope[T]] | FramingError]:
         """Return the error of bytes that are no message."""
         return self._bad.errors(self._format.journal, refusal)
-
-    @staticmethod
-    def _number_at_once(batch: Batch, start: int) -> int:
-        begins, ends, *_ = batch.places(start, start + 1, KNOWN_FLAGS)
-        fitting = _AT_ONCE_BYTES // max(ends[0] - begins[0], 1)
-        return min(max(LEAST_AT_ONCE, min(fitting, MOST_AT_ONCE)), len(batch) - start)
 
     def _messages(
         self, batch: Batch, start: int, stop: int, acks: list[int]
