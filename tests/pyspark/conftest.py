@@ -94,16 +94,21 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def spark_environment() -> Iterator[dict[str, str]]:
+def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment of processes of Spark, which is also set in this one.
 
     Workers run this interpreter, and import `gazette_aio` and `tests` from this tree. Pass it to
     programs which a test starts: `subprocess.run(..., env=spark_environment)`.
     """
+    # Spark names its zipped modules first, which each worker would compile: a start takes thrice
+    # as long, and Spark waits for it for 10 s only.
+    python = tmp_path_factory.mktemp("python") / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{_ROOT}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         # Set, even to nothing, it leads the launcher to another installation.
         patch.delenv("SPARK_HOME", raising=False)
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_PYTHON", str(python))
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", str(_ROOT))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
