@@ -58,14 +58,16 @@ class StoredContent:
         """
         if self._failure is not None:
             raise self._failure
-        content = self._content or self._open()
-        if content.has_ended:
+        if self._content is not None and self._content.has_ended:
             return None
+        content = self._content or self._open()
         parts: list[bytes] = []
         size = 0
         for _ in range(_MAX_STEPS):
+            if (file := self._file) is None:
+                raise pb.StoreError("closed")  # By one who has given up on a silent store.
             try:
-                piece = self._step(content)
+                piece = content.read_from(file.read)
             except pb.ReadError as error:
                 if not size:
                     raise
@@ -76,6 +78,8 @@ class StoredContent:
                 size += len(piece)
             if content.has_ended or size > _BATCH_BYTES // 2:
                 break
+        if content.has_ended and self._verifies and self._verified is not None:
+            self._verified.add(self._path, self._version)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
@@ -102,16 +106,3 @@ class StoredContent:
         part = self._begin, self._end
         self._content = FragmentContent(fragment, begin, codec, verify=self._verifies, part=part)
         return self._content
-
-    def _step(self, content: FragmentContent) -> bytes:
-        """Read a part of the file, and return the content that may be sent."""
-        file = self._file
-        if file is None:
-            raise pb.StoreError("closed")  # By one who has given up on a silent store.
-        data = b""
-        if not content.needs_input or (data := file.read(content.input_bytes)):
-            return content.step(data)
-        rest = content.end()
-        if self._verified is not None and self._verifies:
-            self._verified.add(self._path, self._version)
-        return rest

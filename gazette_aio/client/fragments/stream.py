@@ -215,11 +215,7 @@ class FragmentStream(ReadAhead):
             if self._is_full():
                 break
             while not piece and not self._closing and not content.has_ended:
-                data = b""
-                if content.needs_input and not (data := body.read_blocking(content.input_bytes)):
-                    piece = content.end()
-                else:
-                    piece = content.step(data)
+                piece = content.read_from(body.read_blocking)
             if self._closing or not piece:
                 return False
             self._produced += len(piece)

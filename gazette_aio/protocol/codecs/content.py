@@ -16,6 +16,7 @@ from gazette_aio.protocol.errors import (
 from gazette_aio.protocol.fragment import sum_from_digest, sum_is_zero
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from gazette_aio.protocol._generated.broker_pb2 import Fragment
@@ -85,6 +86,20 @@ class FragmentContent:
     def needs_input(self) -> bool:
         """Whether a step without input would return nothing."""
         return self._decompressor.needs_input
+
+    def read_from(self, read: Callable[[int], bytes]) -> bytes:
+        """Do a step with bytes of a file if it needs any, or end the content at the file's end.
+
+        Args:
+            read: Returns up to so many bytes of the file, and none at its end.
+
+        Raises:
+            ReadError: The file doesn't hold the fragment, as from `step()` and `end()`.
+        """
+        if not self.needs_input:
+            return self.step()
+        data = read(self.input_bytes)
+        return self.step(data) if data else self.end()
 
     def step(self, data: bytes | memoryview = b"") -> bytes:
         """Take raw bytes, and return up to `SLICE_BYTES` of content, or nothing.
