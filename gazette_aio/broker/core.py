@@ -151,13 +151,10 @@ class BrokerCore:
                     open_client=options.object_stores,
                 ),
                 metrics=metrics,
-                beginnings=data.beginnings,
+                heads=data.heads,
             )
-            log = MetaLog(files, data.meta, sync=syncs)
-            known = data.beginnings.newest_revision
-            if syncs:  # Without, a crash may lose the creation of a journal, and keep its files.
-                known = await io.run(data.newest_journal)
-            space = await io.run(log.load, known)
+            log = MetaLog(files, data.meta, data.heads, sync=syncs)
+            space = await io.run(log.load)
             core = cls(runtime, data, identity, space, log, verifier=verifier, control=control)
             control.attach(runtime.scheduler, runtime.stores)
         except BaseException as error:

@@ -15,26 +15,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.fragments.commit_log import TAG, Begin, Commit, Entry, Mark, decode_entry
-from gazette_aio.broker.fragments.spool import MARK_NAME, Spool, spool_paths
-from gazette_aio.broker.fragments.survey import Survey, fragment_begins, survey_journal
-from gazette_aio.broker.host.files import FileOps, opened
-from gazette_aio.broker.host.marks import MarkFile, mark_paths
-from gazette_aio.broker.host.records import find_tagged_record, scan_records
-from gazette_aio.broker.keyspace.data_directory import IDENTITY_NAME, DataDirectory
-from gazette_aio.broker.keyspace.meta_log import MARK_NAME as META_MARK_NAME
-from gazette_aio.broker.keyspace.meta_log import MetaLog
-from gazette_aio.broker.keyspace.meta_salvage import (
-    acknowledged_revision,
-    replace_key_space,
-    salvage,
+from gazette_aio.broker.fragments.commit_log import TAG, Begin, Commit, Entry, decode_entry
+from gazette_aio.broker.fragments.recovery import (
+    Survey,
+    cut_torn,
+    fragment_begins,
+    survey_journal,
 )
+from gazette_aio.broker.fragments.spool import Spool, spool_paths
+from gazette_aio.broker.host.files import FileOps, opened
+from gazette_aio.broker.host.heads import Head
+from gazette_aio.broker.host.log import find_tagged_record, scan_records
+from gazette_aio.broker.keyspace.data_directory import (
+    IDENTITY_NAME,
+    DataDirectory,
+    revision_of,
+)
+from gazette_aio.broker.keyspace.meta_log import MetaLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gazette_aio.broker.host.marks import Mark as Acknowledged
     from gazette_aio.broker.keyspace.keyspace import KeySpace
 
 
@@ -73,7 +75,8 @@ class Inspection:
         if not self._data.journals.is_dir() or not self._data.meta.is_dir():
             raise pb.ConfigurationError(f"{path} isn't the data directory of a broker")
         self._data.lock()
-        self._data.beginnings.load()
+        self._heads = self._data.heads
+        self._meta_log = MetaLog(self._files, self._data.meta, self._heads, sync=True)
 
     def close(self) -> None:
         """Unlock the directory. Idempotent."""
@@ -85,12 +88,13 @@ class Inspection:
         return len(self._directories())
 
     def check(self) -> Iterator[Finding]:
-        """Check the identity, the key space, and then each journal. No file is changed.
+        """Check the identity, the heads, the key space, and each journal. No file is changed.
 
         Raises:
             OSError: A file can't be read.
         """
         yield self._check_identity()
+        yield self._check_heads()
         space, finding = self._check_key_space()
         yield finding
         yield from self._check_journals(space)
@@ -100,15 +104,19 @@ class Inspection:
 
         Raises:
             OSError: A file can't be read or written.
-            StoreError: The key space's snapshot and the files that it replaced are damaged or
-                missing, or no file shows where a journal ended. All other parts are repaired.
+            StoreError: The key space's snapshot and the log before it are damaged or missing, or a
+                journal has no file that shows where it ended. All other parts are repaired.
         """
-        failures: list[str] = []
         finding = self._check_identity()
         if finding.damage:
             path = self._data.path / finding.path
             self._move([path], self._new_directory(path.parent))
             yield finding
+        finding = self._check_heads()
+        if finding.damage:
+            self._repair_heads()
+            yield finding
+        failures: list[str] = []
         space, finding = self._check_key_space()
         if finding.damage:
             try:
@@ -121,13 +129,13 @@ class Inspection:
                 yield finding
         lost: list[str] = []
         for finding in list(self._check_journals(space)):
-            path = self._data.path / finding.path
+            directory = self._data.path / finding.path
             if not finding.damage:
                 continue
-            if self._data.beginnings.has(path) and not finding.acknowledged_end:
+            if not _begins(directory):  # Its head may be out of date.
                 lost.append(f"{finding.journal} ({finding.path})")
                 continue
-            self._repair_journal(path, finding)
+            self._repair_journal(directory, finding)
             yield finding
         if lost:
             failures.append(
@@ -138,12 +146,9 @@ class Inspection:
             raise pb.StoreError("; ".join(failures))
 
     def _check_journals(self, space: KeySpace | None) -> Iterator[Finding]:
-        names = (
-            {} if space is None else {self._data.journal(item).name: item.name for item in space}
-        )
-        directories = set(self._directories())
-        lost = self._data.beginnings.names & names.keys()
-        for directory in sorted(directories | {self._data.journals / name for name in lost}):
+        names = {self._data.journal(item).name: item.name for item in space or ()}
+        lost = {self._data.journals / name for name in self._heads.names & names.keys()}
+        for directory in sorted({*self._directories(), *lost}):
             yield self._check_journal(directory, names.get(directory.name))
 
     def _directories(self) -> list[Path]:
@@ -158,132 +163,112 @@ class Inspection:
             return Finding(IDENTITY_NAME, damage=str(error))
         return Finding(IDENTITY_NAME)
 
+    def _check_heads(self) -> Finding:
+        path = self._heads.path.name
+        try:
+            self._data.load_heads()
+        except pb.StoreError as error:
+            return Finding(path, damage=str(error))
+        return Finding(path)
+
     def _check_key_space(self) -> tuple[KeySpace | None, Finding]:
-        known = self._data.newest_journal()
         path = self._data.meta.name
         try:
-            space, _ = self._meta_log().read(known)
+            space, _ = self._meta_log.read()
         except pb.StoreError as error:
-            known = max(known, acknowledged_revision(self._files, self._data.meta))
-            return None, Finding(path, acknowledged_end=known, damage=str(error))
+            known = [revision_of(directory.name) for directory in self._directories()]
+            known.append(self._meta_log.acknowledged)
+            return None, Finding(path, acknowledged_end=max(known), damage=str(error))
         return space, Finding(path, sound_end=space.revision, acknowledged_end=space.revision)
-
-    def _meta_log(self) -> MetaLog:
-        return MetaLog(self._files, self._data.meta, sync=True)
 
     def _check_journal(self, directory: Path, name: str | None) -> Finding:
         path = str(directory.relative_to(self._data.path))
-        has_begun = self._data.beginnings.has(directory)
         journal = name or _journal_of(self._files, directory)
         if journal is None:
             damage = "" if not list(directory.iterdir()) else "no log has a sound opening record"
             return Finding(path, directory.name, damage=damage)
         try:
-            survey = survey_journal(self._files, directory, journal, has_begun=has_begun)
+            survey = self._survey(directory, journal)
         except pb.StoreError as error:
             return Finding(path, journal, damage=str(error))
-        sound = survey.fragments
         return Finding(
             path,
             journal,
-            sound[0].begin if sound else 0,
-            sound[-1].end if sound else 0,
+            survey.fragments[0].spool.begin if survey.fragments else 0,
+            survey.end,
             self._acknowledged_end(directory, survey),
             "" if survey.damage is None else str(survey.damage),
         )
 
+    def _survey(self, directory: Path, journal: str) -> Survey:
+        return survey_journal(self._files, directory, journal, self._heads.get(directory.name))
+
     def _acknowledged_end(self, directory: Path, survey: Survey) -> int:
         """Return the greatest offset that any file shows.
 
-        Without a mark and a log, the length of content shows an offset.
+        Without a head and a log, the length of content shows an offset.
         """
-        ends = [found.end for found in survey.fragments]
-        if survey.mark is not None:
-            ends.append(survey.mark.end)
+        head = self._heads.get(directory.name)
+        ends = [survey.end, 0 if head is None else head.end]
         if survey.damage is not None:
             for begin in fragment_begins(directory, "log"):
-                ends.append(begin)
-                ends.extend(_ends(self._files.read_file(spool_paths(directory, begin)[1])))
-            ends.extend(
+                log = self._files.read_file(spool_paths(directory, begin)[1])
+                ends += [
+                    begin,
+                    *(entry.end for entry in _entries(log) if isinstance(entry, Commit)),
+                ]
+            ends += [
                 begin + spool_paths(directory, begin)[0].stat().st_size
                 for begin in fragment_begins(directory, "spool")
-            )
-        return max(ends, default=0)
+            ]
+        return max(ends)
+
+    def _repair_heads(self) -> None:
+        """Make the heads again: all that is in logs counts as acknowledged."""
+        self._copy_aside(self._data.path, [self._heads.path])
+        heads: dict[str, Head] = {}
+        for directory in self._directories():
+            if begins := fragment_begins(directory, "log"):
+                begin = max(begins)
+                length = spool_paths(directory, begin)[1].stat().st_size
+                heads[directory.name] = Head(begin, begin, length)
+        self._heads.create(heads, sync=True)
 
     def _repair_journal(self, directory: Path, finding: Finding) -> None:
-        has_begun = self._data.beginnings.has(directory)
-        survey = survey_journal(self._files, directory, finding.journal, has_begun=has_begun)
-        if survey.damage is None:
-            return
+        survey = self._survey(directory, finding.journal)
         kept, end = survey.fragments, finding.acknowledged_end
-        begins = {*fragment_begins(directory, "log"), *fragment_begins(directory, "spool")}
+        if kept and kept[-1].spool.begin == end:
+            kept.pop()  # Nothing is in it.
         gone = [
             path
-            for begin in sorted(begins - {found.begin for found in kept})
+            for begin in sorted(_begins(directory) - {found.spool.begin for found in kept})
             for path in spool_paths(directory, begin)
         ]
-        codec = 0
-        for found in kept:
-            if found.spool is not None:
-                codec = found.spool.codec
-        fresh: Spool | None = None
-        if kept and kept[-1].begin == end and kept[-1].spool is not None:
-            acknowledged = kept[-1].spool.acknowledged  # Nothing is in it, and it can go on.
-        else:
-            fresh = Spool(
-                self._files,
-                directory,
-                journal=finding.journal,
-                begin=end,
-                codec=codec or pb.CompressionCodec.NONE,
-                registers=_registers(self._files, directory, finding.journal),
-                previous_end=finding.sound_end,
-            )
-            # Invariant: until the fragment is made, the mark shows that it's missing.
-            acknowledged = fresh.acknowledged
-        mark = directory / MARK_NAME
-        torn = [found for found in kept if found.unsound is not None]
-        aside = self._copy_aside(
+        fresh = Spool(
+            self._files,
             directory,
-            [
-                *mark_paths(mark),
-                *(path for found in torn for path in spool_paths(directory, found.begin)),
-            ],
+            journal=finding.journal,
+            begin=end,
+            codec=kept[-1].spool.codec if kept else pb.CompressionCodec.NONE,
+            registers=_registers(self._files, directory, finding.journal),
+            previous_end=survey.end,
         )
-        self._replace_mark(mark, acknowledged)
+        torn = [found.spool for found in kept if found.is_torn]
+        aside = self._copy_aside(
+            directory, [path for spool in torn for path in spool_paths(directory, spool.begin)]
+        )
+        # Invariant: until the fragment is made, the head shows that it's missing.
+        self._heads.restart(directory.name, fresh.head)
+        self._heads.sync()
         self._move(gone, aside)
-        for found in torn:
-            for path, length in zip(
-                spool_paths(directory, found.begin),
-                (found.end - found.begin, found.log_length),
-                strict=True,
-            ):
-                self._cut(path, length)
-        if fresh is not None:
-            try:
-                fresh.create()
-                fresh.sync()
-                MarkFile(self._files, mark).write(fresh.acknowledged)
-            finally:
-                fresh.close()
-
-    def _replace_mark(self, path: Path, acknowledged: Acknowledged) -> None:
-        temporary = path.with_name(f"{path.name}.new")
-        self._files.unlink(temporary)
-        MarkFile(self._files, temporary).write(acknowledged)
-        with opened(self._files, temporary, os.O_RDWR) as descriptor:
-            self._files.datasync(descriptor)
-        self._files.rename(temporary, path)
-        for replaced in mark_paths(path)[1:]:
-            self._files.unlink(replaced)
-        self._files.sync_directory(path.parent)
-
-    def _cut(self, path: Path, length: int) -> None:
-        if path.exists():
-            with opened(self._files, path, os.O_RDWR) as descriptor:
-                if self._files.size(descriptor) > length:
-                    self._files.truncate(descriptor, length)
-                self._files.datasync(descriptor)
+        for spool in torn:
+            cut_torn(self._files, directory, spool, sync=True)
+        try:
+            fresh.create()
+            fresh.sync()
+        finally:
+            fresh.close()
+        self._heads.record(directory.name, fresh.head, durable=True)
 
     def _repair_key_space(self, acknowledged: int) -> KeySpace:
         """Keep the sound transactions, and put aside journals of lost transactions.
@@ -291,20 +276,16 @@ class Inspection:
         The key space continues after the revision `acknowledged`, so that no revision is used
         twice.
         """
-        meta = self._data.meta
-        space, torn, snapshots = salvage(self._files, meta)
-        replaced = [*mark_paths(meta / META_MARK_NAME), *snapshots, *(path for path, _ in torn)]
-        self._copy_aside(meta, replaced)
-        for path, length in torn:
-            self._cut(path, length)
+        space = self._meta_log.salvage()
+        self._copy_aside(self._data.meta, self._meta_log.paths)
         known = {self._data.journal(item).name for item in space}
         for directory in self._directories():
             if directory.name not in known:
                 self._data.put_aside(directory)
         self._files.sync_directory(self._data.journals)
-        # Invariant: until then, the mark or the snapshot shows that transactions are missing.
+        # Invariant: until then, the head or the snapshot shows that transactions are missing.
         space.revision = max(space.revision, acknowledged)
-        replace_key_space(self._files, meta, space)
+        self._meta_log.replace(space)
         return space
 
     def _copy_aside(self, directory: Path, paths: list[Path]) -> Path:
@@ -335,6 +316,11 @@ class Inspection:
         return aside
 
 
+def _begins(directory: Path) -> set[int]:
+    """Return the first offsets of all fragments that have files."""
+    return {*fragment_begins(directory, "log"), *fragment_begins(directory, "spool")}
+
+
 def _journal_of(files: FileOps, directory: Path) -> str | None:
     """Return the name of a journal from its own logs."""
     for begin in sorted(fragment_begins(directory, "log")):
@@ -356,9 +342,10 @@ def _registers(files: FileOps, directory: Path, journal: str) -> pb.LabelSet:
             continue
         for entry in entries:
             match entry:
-                case Begin(begin=offset, registers=registers):
-                    pass
-                case Commit(end=offset, registers=bytes(registers)):
+                case (
+                    Begin(begin=offset, registers=registers)
+                    | Commit(end=offset, registers=bytes(registers))
+                ):
                     pass
                 case _:
                     continue
@@ -367,22 +354,15 @@ def _registers(files: FileOps, directory: Path, journal: str) -> pb.LabelSet:
     return pb.LabelSet.FromString(encoded)
 
 
-def _ends(log: bytes) -> Iterator[int]:
-    """Yield the ends of commits and fragments of all sound records, wherever they are."""
-    for entry in _entries(log):
-        if isinstance(entry, Commit | Mark):
-            yield entry.end
-
-
 def _entries(log: bytes) -> Iterator[Entry]:
     """Yield the entries of all sound records of a log, wherever they are."""
     position = 0
     while True:
-        records, end = scan_records(memoryview(log)[position:])
+        records, end = scan_records(log, position)
         for record in records:
             if (entry := decode_entry(record.payload)) is not None:
                 yield entry
-        found = find_tagged_record(log, position + end, TAG)
+        found = find_tagged_record(log, end, TAG)
         if found is None:
             return
         position = found.offset

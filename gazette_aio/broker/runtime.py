@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gazette_aio.broker.host.clock import ManualClock
     from gazette_aio.broker.host.files import FileOps
+    from gazette_aio.broker.host.heads import Heads
     from gazette_aio.broker.host.metrics import BrokerMetrics
     from gazette_aio.broker.host.options import BrokerOptions
     from gazette_aio.broker.host.scheduler import Scheduler
     from gazette_aio.broker.host.workers import Background, Workers
-    from gazette_aio.broker.keyspace.beginnings import Beginnings
     from gazette_aio.broker.stores import StoreRegistry
 
 
@@ -34,8 +34,8 @@ class Runtime:
     scheduler: Scheduler
     stores: StoreRegistry
     metrics: BrokerMetrics
-    beginnings: Beginnings
-    """Journals that have acknowledged content, even if their directories are lost."""
+    heads: Heads
+    """What is acknowledged of each journal, by the name of its directory."""
 
     @property
     def syncs(self) -> bool:

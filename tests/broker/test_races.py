@@ -17,7 +17,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.fragments.commit_log import EntryKind
 from gazette_aio.broker.host.files import FileOps
-from gazette_aio.broker.host.records import encode_record
+from gazette_aio.broker.host.log import encode_record
 from gazette_aio.broker.keyspace import meta_log
 from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.broker.stores import FileFragmentStore
@@ -205,26 +205,42 @@ async def test_a_cancelled_roll_leaves_nothing_open(tmp_path: Path) -> None:
         assert await read(core, NAME, 0, 6) == b"onetwo"
 
 
+@pytest.mark.parametrize(("operation", "part"), [("open", ".log.tmp"), ("rename", "/meta/")])
 async def test_a_snapshot_which_fails_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, part: str
+) -> None:
+    monkeypatch.setattr(meta_log, "SNAPSHOT_BYTES", 100)
+    path, killed = tmp_path / "data", tmp_path / "killed"
+    files = FaultyFiles()
+    async with running(path, files) as core:
+        (first,) = (path / "meta").iterdir()
+        files.fail(operation, part)
+        for number in range(5):
+            await apply(core, journal_spec(f"test/journal-{number}"))
+        assert files.failed
+        assert list((path / "meta").iterdir()) == [first]
+        shutil.copytree(path, killed)
+        files.heal()
+        for number in range(5, 10):
+            await apply(core, journal_spec(f"test/journal-{number}"))
+        assert len(list((path / "meta").iterdir())) == 2
+    assert len(await names(killed)) == 5
+    assert len(await names(path)) == 10
+
+
+async def test_after_a_snapshot_that_may_be_durable_or_not_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meta_log, "SNAPSHOT_BYTES", 100)
-    for operation, part in (("rename", "snapshot"), ("open", "000002.log")):
-        path = tmp_path / operation
-        files = FaultyFiles()
-        async with running(path, files) as core:
-            files.fail(operation, part)
-            for number in range(5):
-                await apply(core, journal_spec(f"test/journal-{number}"))
-            assert files.failed
-            shutil.copytree(path, tmp_path / "killed")
-            files.heal()
-            for number in range(5, 10):
-                await apply(core, journal_spec(f"test/journal-{number}"))
-            assert list((path / "meta").glob("snapshot-*.bin"))
-        assert len(await names(tmp_path / "killed")) == 5
-        assert len(await names(path)) == 10
-        shutil.rmtree(tmp_path / "killed")
+    files = FaultyFiles()
+    async with running(tmp_path / "data", files) as core:
+        files.fail("sync_directory", "/meta", errno.EIO)
+        await apply(core, journal_spec(labels=pb.label_set("long", "x" * 100)))
+        assert files.failed == 1
+        files.heal()
+        with pytest.raises(RpcError, match="key space: input/output error"):
+            await apply(core, journal_spec("test/refused"))
+    assert await names(tmp_path / "data") == [NAME]
 
 
 async def test_a_log_of_a_later_version_is_not_touched(tmp_path: Path) -> None:

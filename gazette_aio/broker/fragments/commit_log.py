@@ -18,7 +18,7 @@ import gazette_aio.protocol as pb
 TAG = b"jl"
 _BEGIN = struct.Struct("<2sBqqHHI")
 _COMMIT = struct.Struct("<2sBqq20sdI")
-_MARK = struct.Struct("<2sBq")
+_PERSISTED = struct.Struct("<2sBq")
 _NO_REGISTERS = 0xFFFFFFFF
 
 
@@ -27,8 +27,7 @@ class EntryKind(enum.IntEnum):
 
     BEGIN = 1
     COMMIT = 2
-    COMPLETE = 3
-    PERSISTED = 4
+    PERSISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,13 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The fragment is complete, or persisted."""
+class Persisted:
+    """The fragment is persisted up to `end`, and its content may be removed."""
 
-    kind: EntryKind
     end: int
 
 
-Entry = Begin | Commit | Mark
+Entry = Begin | Commit | Persisted
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -93,8 +91,8 @@ def encode_entry(entry: Entry) -> bytes:
                 _NO_REGISTERS if registers is None else len(registers),
             )
             return head + (registers or b"")
-        case Mark():
-            return _MARK.pack(TAG, entry.kind, entry.end)
+        case Persisted():
+            return _PERSISTED.pack(TAG, EntryKind.PERSISTED, entry.end)
 
 
 def decode_entry(payload: bytes) -> Entry | None:
@@ -107,9 +105,8 @@ def decode_entry(payload: bytes) -> Entry | None:
                 return _decode_begin(payload)
             case EntryKind.COMMIT:
                 return _decode_commit(payload)
-            case EntryKind.COMPLETE | EntryKind.PERSISTED:
-                _, kind, end = _MARK.unpack(payload)
-                return Mark(EntryKind(kind), end)
+            case EntryKind.PERSISTED:
+                return Persisted(_PERSISTED.unpack(payload)[2])
             case _:
                 return None
     except (struct.error, ValueError):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gazette_aio.broker.host.files import FileOps
+    from gazette_aio.broker.host.log import RecordLog
 
 _SLICE_BYTES = 256 << 10
 
@@ -81,7 +82,7 @@ class LocalFragment:
 
     fragment: pb.Fragment
     content: ContentFile
-    log_path: Path
+    log: RecordLog
     registers: pb.LabelSet
     first_append_seconds: float
 

@@ -9,17 +9,15 @@ of page cache, and otherwise in a worker thread.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.fragments.commit_log import Begin, Commit, EntryKind, Mark, encode_entry
+from gazette_aio.broker.fragments.commit_log import Begin, Commit, encode_entry
 from gazette_aio.broker.fragments.local_fragment import ContentFile, LocalFragment
 from gazette_aio.broker.fragments.rolling import SpoolExtent
-from gazette_aio.broker.host.marks import Mark as Acknowledged
-from gazette_aio.broker.host.records import encode_record
+from gazette_aio.broker.host.heads import Head
+from gazette_aio.broker.host.log import RecordLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 _EMPTY_SHA1 = hashlib.sha1(usedforsecurity=False)
 """SHA-1 identifies content. It doesn't protect against forgery."""
 _SLICE_BYTES = 1 << 20
-MARK_NAME = "acknowledged"
-"""File of a journal's mark."""
 
 
 def spool_paths(directory: Path, begin: int) -> tuple[Path, Path]:
@@ -87,14 +83,10 @@ class Spool:
         self.previous_end = previous_end
         self._files = files
         self._directory = directory
-        self.log_path: Path
-        content_path, self.log_path = spool_paths(directory, begin)
+        content_path, log_path = spool_paths(directory, begin)
         self.content: ContentFile = ContentFile(files, content_path)
+        self.log: RecordLog = RecordLog(files, log_path)
         self._descriptor = -1
-        self._log = -1
-        self._log_length = 0
-        self._is_log_torn = False
-        self._created = False
         self._names_durable = False
         self._committed = _EMPTY_SHA1.copy()
         self._fragment_hash = self._committed
@@ -120,14 +112,19 @@ class Spool:
         return SpoolExtent(self.begin, self.end, self.first_append_seconds)
 
     @property
-    def acknowledged(self) -> Acknowledged:
-        """Mark of the journal once the committed part is durable."""
-        return Acknowledged(self.begin, self.end, self._log_length)
+    def head(self) -> Head:
+        """Head of the journal once the committed part is acknowledged."""
+        return Head(self.begin, self.end, self.log.length)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the fragment has files."""
+        return self.log.length > 0
 
     @property
     def is_open(self) -> bool:
         """Whether files are held open."""
-        return self._log >= 0
+        return self._descriptor >= 0
 
     @property
     def digest(self) -> bytes:
@@ -157,22 +154,21 @@ class Spool:
             remaining -= len(piece)
         if append.digest() != entry.digest:
             return False
+        self.adopt_unread(entry)
+        self._committed = self._fragment_hash = fragment
+        return True
+
+    def adopt_unread(self, entry: Commit) -> None:
+        """Adopt a recovered commit whose content is elsewhere."""
         self.end = entry.end
         self.first_append_seconds = self.first_append_seconds or entry.first_append_seconds
         if entry.registers is not None:
             self.registers = pb.LabelSet.FromString(entry.registers)
-        self._committed = self._fragment_hash = fragment
-        return True
-
-    def adopt_log(self, length: int) -> None:
-        """Continue a recovered log of `length` bytes."""
-        self._log_length = length
-        self._created = True
 
     def completed(self) -> LocalFragment:
         """Return the complete fragment."""
         return LocalFragment(
-            self.fragment, self.content, self.log_path, self.registers, self.first_append_seconds
+            self.fragment, self.content, self.log, self.registers, self.first_append_seconds
         )
 
     def recode(self, codec: int) -> None:
@@ -185,7 +181,7 @@ class Spool:
         if codec != self.codec:
             previous, self.codec = self.codec, codec
             try:
-                if self._created:
+                if self.exists:
                     self.create()
             except OSError:
                 self.codec = previous
@@ -197,7 +193,7 @@ class Spool:
         Raises:
             OSError: A file can't be created or written.
         """
-        if not self._created:
+        if not self.exists:
             self._files.make_directory(self._directory)
         begin = Begin(
             self.journal,
@@ -206,35 +202,26 @@ class Spool:
             self.codec,
             self.registers.SerializeToString(deterministic=True),
         )
-        self._append_log(encode_record(encode_entry(begin)))
-        self._created = True
+        self._append_log(begin)
 
     def open(self) -> None:
         """Open the files, unless they're open."""
-        if self._log < 0:
+        if self._descriptor < 0:
+            self.log.open()
             self._descriptor = self.content.acquire(create=True)
-            try:
-                self._log = self._files.open(self.log_path, os.O_RDWR | os.O_CREAT)
-            except BaseException:
-                self.content.release()
-                raise
 
     def close(self) -> None:
         """Close the files. The next append opens them again."""
-        if self._log >= 0:
-            log, self._log = self._log, -1
+        if self._descriptor >= 0:
+            self._descriptor = -1
             self.content.release()
-            self._files.close(log)
+        self.log.close()
 
     def remove(self) -> None:
-        """Remove the files."""
+        """Remove the files of an empty fragment that isn't needed."""
         self.close()
         self.content.remove()
-        self._files.unlink(self.log_path)
-        self._created = False
-        self._names_durable = False
-        self._log_length = 0
-        self._is_log_torn = False
+        self._files.unlink(self.log.path)
 
     def begin_append(self) -> None:
         """Prepare for the content of an append."""
@@ -270,8 +257,7 @@ class Spool:
         digest = self._append_hash.digest()
         first = self.first_append_seconds or now_seconds
         encoded = None if registers is None else registers.SerializeToString(deterministic=True)
-        entry = Commit(self.end + self.delta, self.delta, digest, first, encoded)
-        self._append_log(encode_record(encode_entry(entry)))
+        self._append_log(Commit(self.end + self.delta, self.delta, digest, first, encoded))
         self.first_append_seconds = first
         if registers is not None:
             self.registers = registers
@@ -286,18 +272,10 @@ class Spool:
         self._fragment_hash = self._committed
         return dropped
 
-    def mark(self, kind: EntryKind) -> None:
-        """Record in the log that the fragment is complete, or persisted.
-
-        Raises:
-            OSError: The log can't be written.
-        """
-        self._append_log(encode_record(encode_entry(Mark(kind, self.end))))
-
     def sync(self) -> None:
         """Make content, log and the names of the files durable. The files must be open."""
         self._files.datasync(self._descriptor)
-        self._files.datasync(self._log)
+        self.log.sync()
         self.sync_names()
 
     def sync_duplicates(self, descriptors: Sequence[int]) -> None:
@@ -314,7 +292,7 @@ class Spool:
         """
         content = self._files.duplicate(self._descriptor)
         try:
-            return content, self._files.duplicate(self._log)
+            return content, self.log.duplicate()
         except BaseException:
             self._files.close(content)
             raise
@@ -326,31 +304,6 @@ class Spool:
             self._files.sync_directory(self._directory.parent)
             self._names_durable = True
 
-    @property
-    def exists(self) -> bool:
-        """Whether the fragment has files."""
-        return self._created
-
-    def cut_log(self) -> None:
-        """Cut off the entry whose write failed, if any: a part of it may be in the log.
-
-        Raises:
-            OSError: The entry can't be cut off.
-        """
-        if self._is_log_torn:
-            self.open()
-            self._files.truncate(self._log, self._log_length)
-            self._is_log_torn = False
-
-    def _append_log(self, record: bytes) -> None:
+    def _append_log(self, entry: Begin | Commit) -> None:
         self.open()
-        self.cut_log()
-        self._is_log_torn = True
-        try:
-            self._files.pwrite(self._log, record, self._log_length)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self.cut_log()
-            raise
-        self._is_log_torn = False
-        self._log_length += len(record)
+        self.log.append(encode_entry(entry))

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.fragments.commit_log import EntryKind, Mark, encode_entry
+from gazette_aio.broker.fragments.commit_log import Persisted, encode_entry
 from gazette_aio.broker.fragments.cover_index import IndexEntry
 from gazette_aio.broker.fragments.local_fragment import ContentFile
 from gazette_aio.broker.fragments.postfix import render_path_postfix
 from gazette_aio.broker.fragments.spool import remove_fragment
-from gazette_aio.broker.host.files import opened
-from gazette_aio.broker.host.records import encode_record, scan_records
 from gazette_aio.broker.host.workers import STOPPING
 from gazette_aio.protocol.fragment import MAX_PATH_POSTFIX_LENGTH
 from gazette_aio.protocol.journal import validate_path_component
@@ -147,9 +144,9 @@ class Persister:
         mod_time, written = await handle.run(_write, path, own, handle.workers)
         if url not in self._life.spec.fragment.stores:
             return  # Nobody looks for it there any more: it goes to the store which is next.
-        # Invariant: fragments are marked in order, each before it counts as persisted. Otherwise a
-        # restart would take all fragments after an unmarked one for lost.
-        await self._runtime.io.run(_mark, files, local, sync=self._runtime.syncs)
+        # Invariant: fragments are recorded in order, each before it counts as persisted. Otherwise
+        # a restart would take all fragments after an unrecorded one for lost.
+        await self._runtime.io.run(_record, local, sync=self._runtime.syncs)
         self._runtime.metrics.spool_persisted += 1
         self._runtime.metrics.store_put_bytes += written
         fragment.backing_store = url
@@ -213,17 +210,17 @@ def _write(
 
 def _remove(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
     try:
-        remove_fragment(files, local.log_path.parent, local.fragment.begin, sync=sync)
+        remove_fragment(files, local.log.path.parent, local.fragment.begin, sync=sync)
     except OSError as error:
-        # The next start removes the file, because the fragment is marked.
+        # The next start removes the file, because the fragment is recorded as persisted.
         _logger.warning("unable to remove a persisted fragment", exc_info=error)
 
 
-def _mark(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
-    record = encode_record(encode_entry(Mark(EntryKind.PERSISTED, local.fragment.end)))
-    # An incomplete mark would hide later records.
-    _, end = scan_records(files.read_file(local.log_path))
-    with opened(files, local.log_path, os.O_RDWR) as descriptor:
-        files.pwrite(descriptor, record, end)
+def _record(local: LocalFragment, *, sync: bool) -> None:
+    """Record that a fragment is persisted."""
+    try:
+        local.log.append(encode_entry(Persisted(local.fragment.end)))
         if sync:
-            files.datasync(descriptor)
+            local.log.sync()
+    finally:
+        local.log.close()

@@ -81,16 +81,15 @@ class Replica:
         """
         directory = self.life.directory
         runtime = self._runtime
-        has_begun = runtime.beginnings.has(directory)
-        if not has_begun and not directory.exists():
+        if runtime.heads.get(directory.name) is None and not directory.exists():
             return
         recovered = await runtime.io.run(
             recover_journal,
             runtime.files,
+            runtime.heads,
             directory,
             self.name,
             sync=runtime.syncs,
-            has_begun=has_begun,
         )
         for spool in recovered.complete:
             fragment = spool.completed()
@@ -98,8 +97,6 @@ class Replica:
             self.index.add_local(IndexEntry(fragment.fragment, fragment.content))
         if recovered.spool is not None:
             self.head.adopt(recovered.spool)
-            if runtime.syncs and recovered.damage is None:
-                await runtime.io.run(runtime.beginnings.add, directory)
         if (damage := recovered.damage) is not None:
             _logger.error(
                 "journal %s is damaged and takes no appends: %s, in %s",

@@ -13,6 +13,7 @@ from gazette_aio.broker.journal.life import first_store
 from gazette_aio.broker.journal.replica import Replica
 from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.keyspace.data_directory import ORPHAN_SUFFIX
+from gazette_aio.broker.keyspace.meta_log import HEAD_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,7 @@ class Replicas:
             directory = self._data.journal(item)
             is_fresh = (
                 directory not in self._leaving
-                and not self._runtime.beginnings.has(directory)
+                and self._runtime.heads.get(directory.name) is None
                 and not directory.exists()
             )
             is_empty = is_fresh and not item.spec.fragment.stores
@@ -148,7 +149,7 @@ class Replicas:
         names = {
             path.name for path in self._data.journals.iterdir() if path.suffix != ORPHAN_SUFFIX
         }
-        lost = self._runtime.beginnings.names - names
+        lost = self._runtime.heads.names - names - {HEAD_NAME}
         names |= lost
         kept: list[str] = []
         for item in self._space if names else ():
@@ -163,7 +164,7 @@ class Replicas:
                 path = self._data.journals / name
                 names.remove(name)
                 if name in lost:
-                    self._runtime.beginnings.remove(path)
+                    self._runtime.heads.remove(name)
                     continue
                 _logger.warning("put aside an unknown journal", extra={"path": str(path)})
                 self._data.put_aside(path)

@@ -8,11 +8,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.fragments.commit_log import EntryKind
 from gazette_aio.broker.fragments.cover_index import IndexEntry
-from gazette_aio.broker.fragments.spool import MARK_NAME, Spool
+from gazette_aio.broker.fragments.spool import Spool
 from gazette_aio.broker.host.files import os_error_text
-from gazette_aio.broker.host.marks import MarkFile, path_of_boot
 from gazette_aio.broker.host.workers import STOPPING, resolve
 from gazette_aio.broker.journal.flow_control import FlowBalance
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gazette_aio.broker.fragments.index import FragmentIndex
-    from gazette_aio.broker.host.marks import Mark
+    from gazette_aio.broker.host.heads import Head
     from gazette_aio.broker.journal.life import JournalLife
     from gazette_aio.broker.journal.persister import Persister
     from gazette_aio.broker.runtime import Runtime
@@ -51,13 +49,6 @@ class WriteHead:
         self._lock = asyncio.Lock()
         self._failure = ""
         self._is_damaged = False
-        # Hot: one of the marks is written with each commit, and its file stays open.
-        is_synced = runtime.options.fsync == "commit"
-        path = life.directory / MARK_NAME
-        self._mark = MarkFile(runtime.files, path, stays_open=is_synced)
-        self._mark_of_boot: MarkFile | None = None
-        if not is_synced and (of_boot := path_of_boot(runtime.files, path)) is not None:
-            self._mark_of_boot = MarkFile(runtime.files, of_boot, stays_open=True)
         self._roll_pending = False
         self._published_end = 0
         self._sync_task: asyncio.Task[None] | None = None
@@ -148,7 +139,7 @@ class WriteHead:
         await self.synced()
         old = self._spool
         # Its last entry must not look like an append after the begin of the next fragment.
-        old.cut_log()
+        old.log.cut()
         codec = self._life.spec.fragment.compression_codec
         is_empty = old.end == old.begin
         if is_empty and offset == old.end:
@@ -169,17 +160,14 @@ class WriteHead:
             new.create()
             if self._runtime.syncs:
                 if old.exists:
-                    old.open()
-                    await self._runtime.io.run(old.sync)
+                    await self._sync_old(old)
                 await self._runtime.io.run(new.sync)
         except BaseException:
             _discard(new)
             raise
         self._spool = new
-        if self._runtime.syncs:
-            # Only now: a mark of an abandoned fragment would claim lost content.
-            self._note(new.acknowledged)
-        self._note_of_boot(new.acknowledged)
+        # Only now: the head of an abandoned fragment would claim lost content.
+        self._record(new.head, durable=self._runtime.syncs)
         self._roll_pending = False
         self._published_end = offset
         if is_empty:
@@ -188,13 +176,7 @@ class WriteHead:
         self._persister.add(old.completed())
         self._persister.schedule()
         self._runtime.metrics.spool_completed += 1
-        try:
-            old.mark(EntryKind.COMPLETE)
-        except OSError as error:
-            # The next log exists already, and implies the same.
-            _logger.warning("unable to mark a fragment complete", exc_info=error)
-        finally:
-            old.close()
+        old.close()
 
     def commit(self, registers: pb.LabelSet | None) -> bytes:
         """Make the append in progress part of the journal; return the SHA-1 of its content.
@@ -213,9 +195,16 @@ class WriteHead:
             self._runtime.metrics.spool_commits += 1
             self._runtime.metrics.spool_commit_bytes += length
             if self._runtime.options.fsync != "commit":
-                self._note_of_boot(self._spool.acknowledged)
+                self._record(self._spool.head, durable=False)
                 self._publish(self._spool_entry())
         return digest
+
+    async def _sync_old(self, spool: Spool) -> None:
+        spool.open()
+        try:
+            await self._runtime.io.run(spool.sync)
+        except OSError as error:
+            raise self._fail(error) from error
 
     # Durability
 
@@ -262,12 +251,12 @@ class WriteHead:
             was_open = spool.is_open
             spool.open()
             try:
-                descriptors, acknowledged = spool.duplicate(), spool.acknowledged
+                descriptors, head = spool.duplicate(), spool.head
             finally:
                 if not was_open:
                     spool.close()
             await self._runtime.io.run(spool.sync_duplicates, descriptors)
-            await self._runtime.io.run(self._note, acknowledged)
+            await self._runtime.io.run(self._record, head, durable=True)
         except FileNotFoundError as error:
             if not self._life.closed:  # Else it was deleted.
                 self._fail(error)
@@ -281,9 +270,6 @@ class WriteHead:
         """Close the files, unless an append or a sync uses them."""
         if not self.is_busy:
             self._spool.close()
-            self._mark.close()
-            if self._mark_of_boot is not None:
-                self._mark_of_boot.close()
 
     async def _sync(self) -> None:
         # One sync serves all commits before its begin.
@@ -317,35 +303,22 @@ class WriteHead:
             return
         entry = self._spool_entry()
         try:
-            await self._runtime.io.run(self._make_durable, spool, spool.acknowledged)
+            await self._runtime.io.run(self._make_durable, spool, spool.head)
         except OSError as error:
             raise self._fail(error) from error
         self._publish(entry)
 
-    def _make_durable(self, spool: Spool, acknowledged: Mark) -> None:
+    def _make_durable(self, spool: Spool, head: Head) -> None:
         spool.sync()
-        self._note(acknowledged)
+        self._record(head, durable=True)
 
-    def _note(self, acknowledged: Mark) -> None:
-        """Mark the durable content. Without the mark, recovery knows less."""
+    def _record(self, head: Head, *, durable: bool) -> None:
+        """Record what is acknowledged. Without the record, recovery knows less."""
         try:
-            self._mark.write(acknowledged)
-            self._runtime.beginnings.add(self._life.directory)
-        except OSError as error:
-            _logger.warning(
-                "unable to mark what is durable", extra={"journal": self._life.name}, exc_info=error
-            )
-
-    def _note_of_boot(self, acknowledged: Mark) -> None:
-        """Mark the acknowledged content in modes that acknowledge before a sync."""
-        if self._mark_of_boot is None:
-            return
-        try:
-            self._mark_of_boot.write(acknowledged)
-            self._runtime.beginnings.add_of_boot(self._life.directory)
+            self._runtime.heads.record(self._life.directory.name, head, durable=durable)
         except OSError as error:
             extra = {"journal": self._life.name}
-            _logger.warning("unable to mark what is acknowledged", extra=extra, exc_info=error)
+            _logger.warning("unable to record what is acknowledged", extra=extra, exc_info=error)
 
     def _fail(self, error: OSError) -> ReplicaFailedError:
         # The state of the files is unknown now, and a later sync could succeed without the writes

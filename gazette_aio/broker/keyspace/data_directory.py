@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import gazette_aio.protocol as pb
 from gazette_aio.aio.file_lock import FileLock, holder_of
 from gazette_aio.broker.host.files import FileOps, make_durable_directory, write_durably
-from gazette_aio.broker.keyspace.beginnings import Beginnings, revision_of
+from gazette_aio.broker.host.heads import Heads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
+_EARLIER_FORMATS = (1,)
 IDENTITY_NAME = "CLUSTER"
 ORPHAN_SUFFIX = ".orphan"
 """Suffix of directories that were put aside."""
@@ -54,7 +55,7 @@ class DataDirectory:
         self.path = path
         self.meta: Path = path / "meta"
         self.journals: Path = path / "journals"
-        self.beginnings: Beginnings = Beginnings(files, path / "begun")
+        self.heads: Heads = Heads(files, path / "heads")
         self._files = files
         self._sync = sync
         self._lock = FileLock(files.close)
@@ -63,7 +64,9 @@ class DataDirectory:
         """Lock the directory and return its identity, which is new in an empty directory.
 
         Raises:
-            ConfigurationError: Another broker uses it, or it can't be used.
+            ConfigurationError: Another broker uses it, it's of an earlier form, or it can't be
+                used.
+            StoreError: The file of heads is damaged or missing.
         """
         try:
             make_durable_directory(self._files, self.path, sync=self._sync)
@@ -74,7 +77,8 @@ class DataDirectory:
             # Both names become durable with the name of the identity.
             self._files.make_directory(self.journals)
             self._files.make_directory(self.meta)
-            self.beginnings.load()
+            if not self.load_heads():
+                self.heads.create({}, sync=self._sync)
             identity = self._next_identity()
         except OSError as error:
             self.close()
@@ -88,12 +92,14 @@ class DataDirectory:
         """Lock the directory, and change nothing else.
 
         Raises:
-            ConfigurationError: Another broker uses it, or it can't be used.
+            ConfigurationError: Another broker uses it, it's of an earlier form, or it can't be
+                used.
         """
         path = self.path / "LOCK"
         try:
             self._lock.acquire(lambda: self._files.open(path, os.O_RDWR | os.O_CREAT))
             self._lock.sign()
+            self._refuse_earlier_forms()
         except BlockingIOError:
             raise pb.ConfigurationError(
                 f"data directory {self.path} is in use by another broker: {holder_of(path)}"
@@ -101,12 +107,49 @@ class DataDirectory:
         except OSError as error:
             self.close()
             raise self._unusable(error) from error
+        except pb.ConfigurationError:
+            self.close()
+            raise
+
+    def _refuse_earlier_forms(self) -> None:
+        try:
+            form = self._load_identity().get("format")
+        except (FileNotFoundError, ValueError, TypeError, RecursionError):
+            return
+        if form in _EARLIER_FORMATS:
+            raise pb.ConfigurationError(
+                f"data directory {self.path} is of an earlier form ({form}; expected {_FORMAT}): "
+                "use an empty directory, or the version of gazette-aio that made it"
+            )
+
+    def _load_identity(self) -> dict[str, Any]:
+        loaded = json.loads(self._files.read_file(self.path / IDENTITY_NAME))
+        if not isinstance(loaded, dict):
+            raise TypeError("not an object")
+        return cast("dict[str, Any]", loaded)
+
+    def load_heads(self) -> bool:
+        """Read the file of heads; return False if there's none, nor anything that needs it.
+
+        Raises:
+            StoreError: The file is damaged or missing.
+            OSError: It can't be read.
+        """
+        if self.heads.load():
+            return True
+        if any(self.meta.iterdir()) or any(self.journals.iterdir()):
+            raise pb.StoreError(
+                f"{self.heads.path} is damaged or missing, which shows what was acknowledged: "
+                f"restore it from a backup, or run `gazette-aio broker repair {self.path}`"
+            )
+        return False
 
     def _unusable(self, error: OSError) -> pb.ConfigurationError:
         return pb.ConfigurationError(f"data directory {self.path}: {error.strerror}")
 
     def close(self) -> None:
         """Release the lock. Idempotent."""
+        self.heads.close()
         self._lock.release()
 
     def journal(self, item: JournalItem) -> Path:
@@ -129,20 +172,15 @@ class DataDirectory:
         while aside.exists():  # Revisions may come again after a repair.
             number += 1
             aside = directory.with_name(f"{directory.name}.{number}{ORPHAN_SUFFIX}")
-        self.beginnings.remove(directory)  # Another journal may get the same directory.
+        self.heads.remove(directory.name)  # Another journal may get the same directory.
         self._files.rename(directory, aside)
         return aside
 
     def remove(self, directory: Path) -> None:
         """Remove the directory of a deleted journal, as far as possible."""
         with contextlib.suppress(OSError):
-            self.beginnings.remove(directory)
+            self.heads.remove(directory.name)
         self._files.remove_tree(directory)
-
-    def newest_journal(self) -> int:
-        """Return the newest revision at which a journal with files was created, or 0."""
-        names = (path.name for path in self.journals.iterdir() if not path.suffix)
-        return max([self.beginnings.newest_revision, *map(revision_of, names)])
 
     def identity(self) -> ClusterIdentity | None:
         """Return the stored identity, or None if there's none.
@@ -152,12 +190,8 @@ class DataDirectory:
         """
         path = self.path / IDENTITY_NAME
         try:
-            loaded = json.loads(self._files.read_file(path))
-            if not isinstance(loaded, dict):
-                raise TypeError("not an object")
-            known = cast("dict[str, Any]", loaded)
-            checksum = known.pop("checksum", None)  # Files of earlier versions have none.
-            if checksum is not None and checksum != _checksum(known):
+            known = self._load_identity()
+            if known.pop("checksum", None) != _checksum(known):
                 raise ValueError("the checksum differs: the file is damaged")
             if known.get("format") != _FORMAT:
                 raise ValueError(f"unknown format {known.get('format')}")
@@ -196,6 +230,12 @@ class DataDirectory:
         path = self.path / IDENTITY_NAME
         write_durably(self._files, path, json.dumps(content).encode(), sync=self._sync)
         return identity
+
+
+def revision_of(directory: str) -> int:
+    """Return the revision that the name of a journal's directory begins with, or 0."""
+    revision = directory.partition("-")[0]
+    return int(revision) if revision.isdecimal() else 0
 
 
 def _checksum(content: dict[str, Any]) -> int:

@@ -185,5 +185,6 @@ class KeySpaceStore:
             payload = await self._workers.run(encode_snapshot, self.space)
             await self._workers.run(self._log.snapshot, payload, self.space.revision)
         except OSError as error:
-            # The log remains in use, and has all transactions.
+            # The log has all transactions, and remains in use unless it has failed.
+            self._failure = f"key space: {os_error_text(error)}"
             _logger.warning("unable to write a snapshot of the key space", exc_info=error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 import shutil
@@ -17,9 +16,9 @@ import gazette_aio.protocol as pb
 from benchmarks.attacks.damages import damage, files_below
 from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.log import scan_records
 from gazette_aio.broker.host.options import BrokerOptions, FsyncMode
-from gazette_aio.broker.keyspace.keyspace import KeySpaceTransaction
-from gazette_aio.broker.keyspace.meta_log import MetaLog
+from gazette_aio.broker.inspection import Inspection
 from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.serving.rpc_error import RpcError
 from tests import extent
@@ -198,7 +197,7 @@ async def check(
         refusal = str(error)
     if refusal:
         assert str(directory) in refusal
-        assert "meta" in done or "CLUSTER" in done or "swap" in done
+        assert any(part in done for part in ("meta", "heads", "CLUSTER", "swap"))
         return
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     for name in set(NAMES) - set(whole):
@@ -209,31 +208,51 @@ async def check(
                 assert path.read_bytes() == content, "a damaged journal was changed"
 
 
-async def test_journals_of_a_missing_snapshot_keep_their_files(
+async def test_journals_of_a_missing_log_of_the_key_space_keep_their_files(
     acknowledged: Acknowledged, tmp_path: Path
 ) -> None:
     directory = tmp_path / "data"
     shutil.copytree(acknowledged.directory, directory)
-    (snapshot,) = (directory / "meta").glob("snapshot-*.bin")
-    snapshot.unlink()
-    (directory / "meta" / "acknowledged").unlink()
+    max((directory / "meta").iterdir()).unlink()
     before = {path: path.read_bytes() for path in files_below(directory / "journals")}
-    with pytest.raises(pb.StoreError, match=r"the snapshot before 000002\.log is missing"):
+    with pytest.raises(pb.StoreError, match="transactions are damaged, or missing"):
         await BrokerCore.open(BrokerOptions(), directory)
     assert {path: path.read_bytes() for path in before} == before
 
 
-async def test_a_transaction_missing_within_a_log_is_damage(tmp_path: Path) -> None:
-    log = MetaLog(FileOps(), tmp_path, sync=True)
-    log.load()
-    ends = [0]
-    for number in range(3):
-        log.append(KeySpaceTransaction(number + 2, (journal_spec(f"test/{number}"),)))
-        ends.append((tmp_path / "000001.log").stat().st_size)
-    log.close()
-    path = tmp_path / "000001.log"
-    data = path.read_bytes()
-    for begin, end in itertools.pairwise(ends[:-1]):
-        path.write_bytes(data[:begin] + data[end:])
-        with pytest.raises(pb.StoreError, match=rf"missing at offset {begin}"):
-            MetaLog(FileOps(), tmp_path, sync=True).load()
+async def test_a_transaction_missing_within_a_log_is_damage(
+    acknowledged: Acknowledged, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(acknowledged.directory, directory)
+    log = max((directory / "meta").iterdir())
+    data = log.read_bytes()
+    records, end = scan_records(data)
+    assert end == len(data)
+    for record in records[1:-1]:
+        log.write_bytes(data[: record.offset] + data[record.end :])
+        with pytest.raises(pb.StoreError, match=rf"missing at offset {record.offset}"):
+            await BrokerCore.open(BrokerOptions(), directory)
+
+
+async def test_heads_that_are_lost_are_told_and_made_again(
+    acknowledged: Acknowledged, tmp_path: Path
+) -> None:
+    """Without them, a torn end can't be told from damage: nothing of it is cut."""
+    directory = tmp_path / "data"
+    shutil.copytree(acknowledged.directory, directory)
+    (directory / "heads").unlink()
+    log = max((directory / "journals").glob("2-*/*.log"))
+    log.write_bytes(log.read_bytes()[:-1])
+    with pytest.raises(pb.StoreError, match=r"heads is damaged or missing.*broker repair"):
+        await BrokerCore.open(BrokerOptions(), directory)
+    inspection = Inspection(directory)
+    try:
+        repaired = [finding.path for finding in inspection.repair()]
+    finally:
+        inspection.close()
+    assert repaired == ["heads", f"journals/{log.parent.name}"]
+    async with running(directory, FileOps()) as core:
+        for name in NAMES:
+            response = await send(core, b"more", journal=name)
+            assert response.commit.begin >= acknowledged.heads[name], "an offset was given twice"

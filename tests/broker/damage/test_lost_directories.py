@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import gazette_aio.protocol as pb
+from benchmarks.attacks.damages import files_below
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.heads import Heads
+from gazette_aio.broker.keyspace.meta_log import HEAD_NAME
 from gazette_aio.cli.app import run as run_command
 from gazette_aio.cli.broker import broker as command
 from tests.broker.caller import calling, journal_spec
@@ -84,11 +89,17 @@ async def test_no_repair_guesses_where_it_ended(
     assert outcome("check", directory) == (code, found)
 
 
-async def test_a_repair_goes_on_after_content_whose_log_and_mark_are_lost(directory: Path) -> None:
+async def test_a_repair_goes_on_after_content_whose_log_and_head_are_lost(directory: Path) -> None:
     where = directory_of(directory, LOST)
     for path in where.iterdir():
         if path.suffix != ".spool":
             path.unlink()
+    heads = Heads(FileOps(), directory / "heads")
+    assert heads.load()
+    heads.remove(where.name)
+    heads.close()
+    with where.joinpath(f"{4:016x}.log").open("wb") as log:
+        log.write(b"damaged")
     code, repaired = outcome("repair", directory)
     assert code == 0
     assert [each["journal"] for each in repaired] == [LOST]
@@ -108,7 +119,9 @@ async def test_it_begins_anew_once_it_is_created_again(directory: Path) -> None:
     async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
         assert await caller.read(LOST) == b"anew"
     assert outcome("check", directory)[0] == 0
-    assert len(list((directory / "begun").iterdir())) == 2
+    heads = Heads(FileOps(), directory / "heads")
+    assert heads.load()
+    assert len(heads.names - {HEAD_NAME}) == 2
 
 
 async def test_a_new_identity_of_a_key_space_is_told(
@@ -122,12 +135,19 @@ async def test_a_new_identity_of_a_key_space_is_told(
     assert told.endswith("CLUSTER is missing beside a key space, which gets another cluster ID")
 
 
-async def test_directories_of_earlier_versions_are_noted(directory: Path) -> None:
-    shutil.rmtree(directory / "begun")
-    async with EmbeddedBroker(directory) as broker, calling(broker.endpoint) as caller:
-        assert await caller.read(LOST) == b"lost"
-    remove_directory(directory_of(directory, LOST))
-    assert outcome("check", directory)[0] != 0
+async def test_a_directory_of_an_earlier_form_is_refused(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    identity = {**json.loads((directory / "CLUSTER").read_bytes()), "format": 1}
+    (directory / "CLUSTER").write_text(json.dumps(identity))
+    before = files_below(directory)
+    text = f"{directory} is of an earlier form (1; expected 2): use an empty directory, or the"
+    with pytest.raises(pb.ConfigurationError, match=re.escape(text)):
+        await EmbeddedBroker(directory).start()
+    for name in ("check", "repair"):
+        assert run_command(["broker", name, str(directory)]) != 0
+        assert text in capsys.readouterr().err
+    assert files_below(directory) == before
 
 
 async def test_a_key_space_that_was_lost_is_refused(directory: Path) -> None:
@@ -151,8 +171,6 @@ async def test_evidence_of_what_was_not_durable_ends_with_the_machine(tmp_path: 
             assert await caller.read(LOST) == content
             response = await caller.append(b"anew", LOST)
             assert response.commit.begin == len(content)
-        (noted,) = (tmp_path / "begun").iterdir()
-        assert noted.suffix == f".{boot}"
         if boot == "first":
             where = directory_of(tmp_path, LOST)
             remove_directory(where)  # As a power loss may.

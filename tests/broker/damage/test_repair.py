@@ -161,7 +161,7 @@ DAMAGED = (
     "journals/3-*/*.spool",
     "journals/4-*/*c.log",
     "meta/*.log",
-    "meta/*.bin",
+    "heads",
 )
 
 
@@ -171,10 +171,8 @@ async def test_a_repair_which_is_killed_gives_no_offset_twice(
 ) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(acknowledged.directory, damaged)
-    for path in damaged.glob(what):
-        data = path.read_bytes()
-        middle = len(data) // 2
-        path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    for path in sorted(damaged.glob(what))[-3:]:
+        flip(path, 0 if what == "heads" else path.stat().st_size // 2)
     whole = tmp_path / "whole"
     shutil.copytree(damaged, whole)
     repair(whole, MortalFiles())
@@ -235,19 +233,24 @@ async def test_content_alone_shows_what_was_reached(
 ) -> None:
     directory = tmp_path / "data"
     shutil.copytree(acknowledged.directory, directory)
-    (log, *_) = sorted((directory / "journals").glob("4-*/*.log"), reverse=True)
-    log.unlink()
-    log.parent.joinpath("acknowledged").unlink()
+    max((directory / "journals").glob("4-*/*.log")).unlink()
+    (directory / "heads").unlink()
     assert outcome("repair", directory)[0] == 0
     async with running(directory, FileOps()) as core:
         response = await send(core, b"more", journal=NAMES[2])
         assert response.commit.end - 4 == acknowledged.heads[NAMES[2]]
 
 
-def flip_in_the_middle(path: Path) -> None:
+def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[position] ^= 1
     path.write_bytes(data)
+
+
+def logs_of_key_space(directory: Path) -> tuple[Path, Path]:
+    """Return the log in use, and the one before it."""
+    before, present = sorted(directory.glob("meta/*.log"))
+    return present, before
 
 
 async def test_a_damaged_snapshot_is_made_again_of_what_it_replaced(
@@ -260,9 +263,9 @@ async def test_a_damaged_snapshot_is_made_again_of_what_it_replaced(
     async with running(whole, FileOps()) as core:
         before = [(item.name, item.spec, item.create_revision) for item in core.space]
         revision = core.space.revision
-    (snapshot,) = (directory / "meta").glob("snapshot-*.bin")
-    flip_in_the_middle(snapshot)
-    damaged = snapshot.read_bytes()
+    log, _ = logs_of_key_space(directory)
+    flip(log, 20)
+    damaged = log.read_bytes()
     with pytest.raises(pb.StoreError, match="damaged snapshot"):
         async with running(directory, FileOps()):
             pass
@@ -282,17 +285,17 @@ async def test_journals_are_repaired_though_the_key_space_is_not(
     shutil.copytree(acknowledged.directory, directory)
     sound = tmp_path / "meta"
     shutil.copytree(directory / "meta", sound)
-    for path in [*directory.glob("meta/snapshot-*"), *directory.glob("meta/previous/*")]:
+    for path in directory.glob("meta/*"):
         if how == "flip":
-            flip_in_the_middle(path)
+            flip(path, 20)
         else:
             path.unlink()
-    (log, *_) = sorted((directory / "journals").glob("2-*/*.log"), reverse=True)
-    flip_in_the_middle(log)
+    log = max((directory / "journals").glob("2-*/*.log"))
+    flip(log, log.stat().st_size // 2)
     assert run_command(["broker", "repair", str(directory)]) == 1
     told = capsys.readouterr()
     assert "the key space can't be repaired, restore its directory from a backup" in told.err
-    assert "snapshot" in told.err
+    assert ("damaged snapshot" if how == "flip" else "all logs are missing") in told.err
     assert NAMES[0] in told.out
     shutil.rmtree(directory / "meta")
     shutil.copytree(sound, directory / "meta")
@@ -310,8 +313,8 @@ async def test_a_repaired_key_space_gives_no_revision_twice(
     shutil.copytree(directory, whole)
     async with running(whole, FileOps()) as core:
         reached = core.space.revision
-    (log,) = (path for path in (directory / "meta").glob("*.log") if path.stat().st_size)
-    flip_in_the_middle(log)
+    log, _ = logs_of_key_space(directory)
+    flip(log, log.stat().st_size - 40)
     code, (finding,) = outcome("repair", directory)
     assert code == 0
     assert finding["acknowledged_end"] == reached

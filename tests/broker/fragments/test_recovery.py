@@ -5,23 +5,36 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.broker.fragments.commit_log import Begin, Commit, EntryKind, Mark, encode_entry
-from gazette_aio.broker.fragments.recovery import recover_journal
+from gazette_aio.broker.fragments.commit_log import Begin, Commit, Persisted, encode_entry
+from gazette_aio.broker.fragments.recovery import Damage, RecoveredJournal, recover_journal
 from gazette_aio.broker.fragments.spool import Spool
-from gazette_aio.broker.fragments.survey import Damage
 from gazette_aio.broker.host.files import FileOps
-from gazette_aio.broker.host.records import encode_record
+from gazette_aio.broker.host.heads import Head, Heads
+from gazette_aio.broker.host.log import encode_record
 from tests.broker.caller import calling, journal_spec
 from tests.broker.journal.faulty_files import BootedFiles
 
 NAME = "test/journal"
 FILES = FileOps()
+
+
+@pytest.fixture
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heads]:
+    heads = Heads(FILES, tmp_path_factory.mktemp("heads") / "heads")
+    heads.create({}, sync=False)
+    yield heads
+    heads.close()
+
+
+def _recover(heads: Heads, directory: Path, *, sync: bool = False) -> RecoveredJournal:
+    return recover_journal(FILES, heads, directory, NAME, sync=sync)
 
 
 def _spool(directory: Path, begin: int = 0, previous_end: int = 0) -> Spool:
@@ -45,8 +58,8 @@ def _append(spool: Spool, content: bytes, registers: pb.LabelSet | None = None) 
     spool.commit(registers, 1_700_000_000.0)
 
 
-def _content(directory: Path) -> tuple[bytes, pb.LabelSet]:
-    recovered = recover_journal(FILES, directory, NAME)
+def _content(heads: Heads, directory: Path) -> tuple[bytes, pb.LabelSet]:
+    recovered = _recover(heads, directory)
     assert recovered.spool is not None
     data = b""
     for fragment in recovered.complete:
@@ -73,47 +86,23 @@ def journal(tmp_path: Path) -> Path:
 LOG, SPOOL = f"{0:016x}.log", f"{0:016x}.spool"
 
 
-def test_all_is_recovered(journal: Path) -> None:
-    assert _content(journal) == (b"first second third", pb.label_set("last", "third"))
-
-
-def test_a_log_torn_at_each_byte_of_its_last_record(journal: Path, tmp_path: Path) -> None:
-    whole = (journal / LOG).read_bytes()
-    lengths = _record_ends(whole)
-    for length in range(lengths[-2], len(whole)):
-        copy = _copy(journal, tmp_path)
-        os.truncate(copy / LOG, length)
-        assert _content(copy) == (b"first second ", pb.label_set("begin", "0"))
-        # What was cut is gone for good: the journal goes on from there.
-        recovered = recover_journal(FILES, copy, NAME)
-        assert recovered.spool is not None
-        _append(recovered.spool, b"3rd")
-        recovered.spool.close()
-        assert _content(copy)[0] == b"first second 3rd"
-
-
-def test_content_torn_at_each_byte_of_its_last_append(journal: Path, tmp_path: Path) -> None:
-    for length in range(len(b"first second "), len(b"first second third")):
-        copy = _copy(journal, tmp_path)
-        os.truncate(copy / SPOOL, length)
-        assert _content(copy) == (b"first second ", pb.label_set("begin", "0"))
-
-
 def _files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def _damage_of(directory: Path) -> Damage:
+def _damage_of(heads: Heads, directory: Path) -> Damage:
     """Recover a damaged journal, which changes no file; return the damage."""
     before = _files(directory)
-    recovered = recover_journal(FILES, directory, NAME, sync=True)
+    recovered = _recover(heads, directory, sync=True)
     assert recovered.damage is not None
     assert _files(directory) == before
     return recovered.damage
 
 
-def test_a_flipped_byte_of_what_was_acknowledged_is_damage(journal: Path, tmp_path: Path) -> None:
-    recovered = recover_journal(FILES, journal, NAME, sync=True)  # Marks all of it.
+def test_a_flipped_byte_of_what_was_acknowledged_is_damage(
+    heads: Heads, journal: Path, tmp_path: Path
+) -> None:
+    recovered = _recover(heads, journal, sync=True)  # Records all of it.
     assert recovered.damage is None
     ends = (0, len(b"first "), len(b"first second "))
     for name in (LOG, SPOOL):
@@ -123,96 +112,73 @@ def test_a_flipped_byte_of_what_was_acknowledged_is_damage(journal: Path, tmp_pa
             data = bytearray((copy / name).read_bytes())
             data[position] ^= 0x40
             (copy / name).write_bytes(data)
-            damage = _damage_of(copy)
+            damage = _damage_of(heads, copy)
             assert damage.offset in ends
             if name == SPOOL:
                 assert damage.offset <= position
 
 
-def test_a_cut_of_what_was_acknowledged_is_damage(journal: Path, tmp_path: Path) -> None:
-    recover_journal(FILES, journal, NAME, sync=True)
+def test_a_cut_of_what_was_acknowledged_is_damage(
+    heads: Heads, journal: Path, tmp_path: Path
+) -> None:
+    _recover(heads, journal, sync=True)
     for name in (LOG, SPOOL):
         for length in range((journal / name).stat().st_size):
             copy = _copy(journal, tmp_path)
             os.truncate(copy / name, length)
-            assert _damage_of(copy).offset < len(b"first second third")
+            assert _damage_of(heads, copy).offset < len(b"first second third")
 
 
-def test_without_a_mark_damage_is_known_by_what_follows(journal: Path, tmp_path: Path) -> None:
-    """Logs of earlier versions have no mark."""
-    ends = _record_ends((journal / LOG).read_bytes())
-    for position in range(ends[-2]):
-        copy = _copy(journal, tmp_path)
-        data = bytearray((copy / LOG).read_bytes())
-        data[position] ^= 0x40
-        (copy / LOG).write_bytes(data)
-        _damage_of(copy)
-
-
-def test_a_repeated_record_counts_once(journal: Path) -> None:
+def test_a_repeated_record_counts_once(heads: Heads, journal: Path) -> None:
     whole = (journal / LOG).read_bytes()
     last = whole[_record_ends(whole)[-2] :]
     (journal / LOG).write_bytes(whole + last)
-    assert _content(journal)[0] == b"first second third"
+    assert _content(heads, journal)[0] == b"first second third"
 
 
-def test_a_record_repeated_in_mid_log_counts_once(journal: Path) -> None:
+def test_a_record_repeated_in_mid_log_counts_once(heads: Heads, journal: Path) -> None:
     whole = (journal / LOG).read_bytes()
     ends = [0, *_record_ends(whole)]
     for begin, end in itertools.pairwise(ends[:-1]):
         (journal / LOG).write_bytes(whole[:end] + whole[begin:end] + whole[end:])
-        assert _content(journal)[0] == b"first second third"
-
-
-def test_uncommitted_content_is_cut(journal: Path) -> None:
-    with (journal / SPOOL).open("ab") as file:
-        file.write(b"never acknowledged")
-    assert _content(journal)[0] == b"first second third"
+        assert _content(heads, journal)[0] == b"first second third"
 
 
 def _rolled(directory: Path) -> None:
     old = _spool(directory)
     _append(old, b"0123456789")
     new = _spool(directory, 10, previous_end=10)
-    old.mark(EntryKind.COMPLETE)
     _append(new, b"abc")
     old.close()
     new.close()
 
 
-def test_fragments_continue_one_another(tmp_path: Path) -> None:
-    _rolled(tmp_path)
-    recovered = recover_journal(FILES, tmp_path, NAME)
-    assert [(f.begin, f.end) for f in recovered.complete] == [(0, 10)]
-    assert _content(tmp_path)[0] == b"0123456789abc"
-
-
-def test_a_missing_log_is_damage(tmp_path: Path) -> None:
+def test_a_missing_log_is_damage(heads: Heads, tmp_path: Path) -> None:
     for begin in (0, 10):
         directory = tmp_path / str(begin)
         _rolled(directory)
         (directory / f"{begin:016x}.log").unlink()
-        damage = _damage_of(directory)
+        damage = _damage_of(heads, directory)
         assert (damage.file, damage.offset) == (f"{begin:016x}.log", begin)
 
 
-def test_a_missing_fragment_is_damage(tmp_path: Path) -> None:
+def test_a_missing_fragment_is_damage(heads: Heads, tmp_path: Path) -> None:
     for begin in (0, 10):
         directory = tmp_path / str(begin)
         _rolled(directory)
-        recover_journal(FILES, directory, NAME, sync=True)
+        _recover(heads, directory, sync=True)
         for name in (f"{begin:016x}.log", f"{begin:016x}.spool"):
             (directory / name).unlink()
         if begin == 0:
             # It may have been persisted: what the stores hold decides.
-            assert recover_journal(FILES, directory, NAME).damage is None
+            assert _recover(heads, directory).damage is None
         else:
-            assert _damage_of(directory).offset == 10
+            assert _damage_of(heads, directory).offset == 10
 
 
 @pytest.mark.parametrize("other", ["another/journal", NAME])
 def test_the_log_of_a_persisted_fragment_that_belongs_elsewhere_is_damage(
-    tmp_path: Path, other: str
+    heads: Heads, tmp_path: Path, other: str
 ) -> None:
     begin = 50 if other == NAME else 0
     entries = (
@@ -220,16 +186,19 @@ def test_the_log_of_a_persisted_fragment_that_belongs_elsewhere_is_damage(
         Commit(
             begin + 90, 90, bytes(20), 1.0, pb.label_set("register", "value").SerializeToString()
         ),
-        Mark(EntryKind.PERSISTED, begin + 90),
+        Persisted(begin + 90),
     )
     (tmp_path / LOG).write_bytes(b"".join(encode_record(encode_entry(each)) for each in entries))
-    damage = _damage_of(tmp_path)
+    heads.record(tmp_path.name, Head(0, 90, 100), durable=True)
+    damage = _damage_of(heads, tmp_path)
     assert (damage.file, damage.offset) == (LOG, 0)
     assert "belongs elsewhere" in damage.reason
 
 
 @pytest.mark.parametrize("place", ["begin", "commit"])
-def test_registers_which_are_no_labels_make_an_unknown_record(tmp_path: Path, place: str) -> None:
+def test_registers_which_are_no_labels_make_an_unknown_record(
+    heads: Heads, tmp_path: Path, place: str
+) -> None:
     unknown = b"\x0a\x7f"  # A message cut off.
     begin, commit = (b"", unknown) if place == "commit" else (unknown, b"")
     entries = (
@@ -238,16 +207,18 @@ def test_registers_which_are_no_labels_make_an_unknown_record(tmp_path: Path, pl
     )
     (tmp_path / LOG).write_bytes(b"".join(encode_record(encode_entry(each)) for each in entries))
     with pytest.raises(pb.StoreError, match="unknown record at offset"):
-        recover_journal(FILES, tmp_path, NAME)
+        _recover(heads, tmp_path)
 
 
-def test_content_that_is_short_is_damage_where_more_follows(tmp_path: Path) -> None:
+def test_content_that_is_short_is_damage_where_more_follows(heads: Heads, tmp_path: Path) -> None:
     _rolled(tmp_path)
     os.truncate(tmp_path / SPOOL, 9)
-    assert _damage_of(tmp_path).offset == 0
+    assert _damage_of(heads, tmp_path).offset == 0
 
 
-def test_an_empty_fragment_left_by_a_failed_roll_is_passed_over(tmp_path: Path) -> None:
+def test_an_empty_fragment_left_by_a_failed_roll_is_passed_over(
+    heads: Heads, tmp_path: Path
+) -> None:
     spool = _spool(tmp_path)
     _append(spool, b"0123456789")
     _spool(tmp_path, 10, previous_end=10).close()
@@ -256,15 +227,15 @@ def test_an_empty_fragment_left_by_a_failed_roll_is_passed_over(tmp_path: Path) 
     _append(newest, b"new")
     spool.close()
     newest.close()
-    assert _content(tmp_path)[0] == b"0123456789morenew"
+    assert _content(heads, tmp_path)[0] == b"0123456789morenew"
 
 
-def test_a_journal_may_skip_ahead(tmp_path: Path) -> None:
+def test_a_journal_may_skip_ahead(heads: Heads, tmp_path: Path) -> None:
     spool = _spool(tmp_path)
     _append(spool, b"abc")
     spool.close()
     _spool(tmp_path, 1024, previous_end=3).close()
-    recovered = recover_journal(FILES, tmp_path, NAME)
+    recovered = _recover(heads, tmp_path)
     assert recovered.spool is not None
     assert (recovered.spool.begin, recovered.spool.end) == (1024, 1024)
     assert len(recovered.complete) == 1
@@ -298,11 +269,11 @@ async def _names(path: Path, files: FileOps | None = None) -> tuple[list[str], i
 
 async def test_a_torn_transaction_is_cut(tmp_path: Path) -> None:
     await _with_journals(tmp_path / "data", BootedFiles("first"))
-    log = tmp_path / "killed" / "meta" / "000001.log"
+    (log,) = (tmp_path / "killed" / "meta").iterdir()
     whole = log.read_bytes()
     log.write_bytes(whole[:-3])
     # A killed process loses nothing of what it wrote, and a machine does.
-    with pytest.raises(pb.StoreError, match=r"000001\.log at .*: transactions are damaged"):
+    with pytest.raises(pb.StoreError, match=r"log: bad record at .*: transactions are damaged"):
         await _names(tmp_path / "killed", BootedFiles("first"))
     names, _ = await _names(tmp_path / "killed", BootedFiles("second"))
     assert names == ["test/journal-0", "test/journal-1"]
@@ -310,15 +281,15 @@ async def test_a_torn_transaction_is_cut(tmp_path: Path) -> None:
 
 async def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
     await _with_journals(tmp_path / "data")
-    log = tmp_path / "killed" / "meta" / "000001.log"
+    (log,) = (tmp_path / "killed" / "meta").iterdir()
     data = bytearray(log.read_bytes())
-    first = _record_ends(bytes(data))[0]
-    for position in (2, first + 1, first + 20):
+    snapshot, first, *_ = _record_ends(bytes(data))
+    for position in (snapshot + 2, first + 1, first + 20):
         damaged = bytearray(data)
         damaged[position] ^= 0x40
         log.write_bytes(damaged)
-        at = 0 if position < first else first
-        with pytest.raises(pb.StoreError, match=rf"000001\.log: bad record at offset {at}"):
+        at = snapshot if position < first else first
+        with pytest.raises(pb.StoreError, match=rf"{log.name}: bad record at offset {at}"):
             await EmbeddedBroker(tmp_path / "killed", fsync="off").start()
     log.write_bytes(data)
     assert len((await _names(tmp_path / "killed"))[0]) == 3
@@ -342,23 +313,25 @@ def _record_ends(data: bytes) -> list[int]:
 
 
 def _copy(journal: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "copy"
+    copy = tmp_path / "copy" / journal.name
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(journal, copy)
     return copy
 
 
 @pytest.mark.parametrize("lost", ["nothing", "content", "both"])
-def test_a_crash_while_a_persisted_fragment_is_removed(tmp_path: Path, lost: str) -> None:
+def test_a_crash_while_a_persisted_fragment_is_removed(
+    heads: Heads, tmp_path: Path, lost: str
+) -> None:
     _rolled(tmp_path)
-    record = encode_record(encode_entry(Mark(EntryKind.PERSISTED, 10)))
+    record = encode_record(encode_entry(Persisted(10)))
     with (tmp_path / LOG).open("ab") as file:
         file.write(record)
     if lost != "nothing":
         (tmp_path / SPOOL).unlink()
     if lost == "both":
         (tmp_path / LOG).unlink()
-    recovered = recover_journal(FILES, tmp_path, NAME)
+    recovered = _recover(heads, tmp_path)
     assert recovered.complete == []
     assert recovered.spool is not None
     assert (recovered.spool.begin, recovered.spool.end) == (10, 13)
@@ -368,22 +341,14 @@ def test_a_crash_while_a_persisted_fragment_is_removed(tmp_path: Path, lost: str
     ]
 
 
-def test_without_the_log_after_a_persisted_fragment_content_is_damaged(tmp_path: Path) -> None:
-    _rolled(tmp_path)
-    with (tmp_path / LOG).open("ab") as file:
-        file.write(encode_record(encode_entry(Mark(EntryKind.PERSISTED, 10))))
-    (tmp_path / f"{10:016x}.log").unlink()
-    assert _damage_of(tmp_path).offset == 10
-
-
-def test_content_without_any_log_or_mark_is_put_aside(tmp_path: Path) -> None:
+def test_content_without_any_log_or_head_is_put_aside(heads: Heads, tmp_path: Path) -> None:
     """Either nothing of it was acknowledged, or all that tells so was lost."""
     directory = tmp_path / "journal"
     spool = _spool(directory)
     _append(spool, b"content")
     spool.close()
-    spool.log_path.unlink()
-    recovered = recover_journal(FILES, directory, NAME)
+    spool.log.path.unlink()
+    recovered = _recover(heads, directory)
     assert recovered.damage is None
     assert recovered.spool is None
     (aside,) = directory.iterdir()
@@ -392,5 +357,5 @@ def test_content_without_any_log_or_mark_is_put_aside(tmp_path: Path) -> None:
     again = _spool(directory)
     _append(again, b"other content")
     again.close()
-    assert _content(directory)[0] == b"other content"
+    assert _content(heads, directory)[0] == b"other content"
     assert aside.read_bytes() == b"content"

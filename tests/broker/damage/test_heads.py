@@ -1,0 +1,122 @@
+"""Heads, which show what is acknowledged: never ahead of the truth."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gazette_aio.protocol as pb
+from gazette_aio.broker.host.files import FileOps
+from gazette_aio.broker.host.heads import Head, Heads
+from tests.broker.caller import journal_spec
+from tests.broker.journal.crash_files import RecordingFiles
+from tests.broker.journal.faulty_files import BootedFiles
+from tests.broker.journal.test_crash_points import CLAIMS, read, running, send
+from tests.broker.served import serve_apply
+from tests.cancellation import cancel_at
+
+NAME = "test/journal"
+
+
+@pytest.fixture
+def heads(tmp_path: Path) -> Iterator[Heads]:
+    heads = Heads(BootedFiles("now"), tmp_path / "heads")
+    heads.create({}, sync=False)
+    yield heads
+    heads.close()
+
+
+def loaded(tmp_path: Path, boot: str = "now") -> Heads:
+    heads = Heads(BootedFiles(boot), tmp_path / "heads")
+    assert heads.load()
+    return heads
+
+
+def test_the_newest_sound_half_counts(heads: Heads, tmp_path: Path) -> None:
+    written = [Head(0, 10, 50), Head(0, 20, 90), Head(20, 20, 40)]
+    for head in written:
+        heads.record("1-a", head, durable=True)
+        assert loaded(tmp_path).get("1-a") == head
+    heads.record("2-b", Head(0, 1, 2), durable=True)
+    whole = heads.path.read_bytes()
+    for position in range(256, 512):
+        data = bytearray(whole)
+        data[position] ^= 1
+        heads.path.write_bytes(data)
+        found = loaded(tmp_path)
+        assert found.get("1-a") in written[1:]
+        assert found.get("2-b") == Head(0, 1, 2)
+
+
+def test_a_head_never_goes_back(heads: Heads, tmp_path: Path) -> None:
+    heads.record("1-a", Head(100, 120, 80), durable=True)
+    for older in (Head(100, 110, 60), Head(0, 100, 900)):
+        heads.record("1-a", older, durable=True)
+        assert loaded(tmp_path).get("1-a") == heads.get("1-a") == Head(100, 120, 80)
+    heads.restart("1-a", Head(100, 110, 60))
+    assert loaded(tmp_path).get("1-a") == heads.get("1-a") == Head(100, 110, 60)
+
+
+def test_a_head_of_a_boot_counts_until_the_next_one(heads: Heads, tmp_path: Path) -> None:
+    heads.record("1-a", Head(0, 10, 50), durable=True)
+    heads.record("1-a", Head(0, 20, 90), durable=False)
+    heads.record("2-b", Head(0, 1, 2), durable=False)
+    assert loaded(tmp_path).get("1-a") == heads.get("1-a") == Head(0, 20, 90)
+    later = loaded(tmp_path, "later")
+    assert (later.get("1-a"), later.names) == (Head(0, 10, 50), {"1-a"})
+    unknown = loaded(tmp_path, "")
+    assert unknown.get("1-a") == Head(0, 10, 50)
+    unknown.record("1-a", Head(0, 20, 90), durable=False)
+    assert unknown.get("1-a") == Head(0, 10, 50)
+
+
+def test_slots_are_used_again(heads: Heads, tmp_path: Path) -> None:
+    for number in range(50):
+        name = f"{number}-a"
+        heads.record(name, Head(0, number, 1), durable=True)
+        heads.record(name, Head(0, number, 2), durable=False)
+        assert loaded(tmp_path).names == {"0-a", name}
+        if number:
+            heads.remove(name)
+            assert heads.get(name) is None
+    found = loaded(tmp_path, "later")
+    for number in range(3):
+        found.record(f"{number}-b", Head(1, 1, 1), durable=False)
+    found.close()
+    assert loaded(tmp_path).get("0-a") == Head(0, 0, 1)
+    assert heads.path.stat().st_size <= 256 * 5
+
+
+async def test_files_are_closed(tmp_path: Path) -> None:
+    files = RecordingFiles(tmp_path)
+    async with running(tmp_path / "data", files) as core:
+        request = pb.ApplyRequest()
+        request.changes.add(upsert=journal_spec(NAME))
+        await serve_apply(core, CLAIMS, request)
+        await send(core, b"content", journal=NAME)
+        opened = files.open_files
+        await send(core, b"content", journal=NAME)
+        assert files.open_files == opened
+    assert files.open_files == 0
+
+
+async def test_a_cancelled_roll_is_no_damage(tmp_path: Path) -> None:
+    """The fragment which it had made is given up, and has no head."""
+    for number in itertools.count():
+        directory = tmp_path / str(number)
+        async with running(directory, FileOps()) as core:
+            request = pb.ApplyRequest()
+            request.changes.add(upsert=journal_spec(NAME))
+            await serve_apply(core, CLAIMS, request)
+            await send(core, b"content", journal=NAME)
+            replica = await core.replica(core.space.get(NAME))
+            was_cancelled = await cancel_at(replica.head.roll(replica.head.offset), number)
+        async with running(directory, FileOps()) as core:
+            assert await read(core, NAME, 0, 7) == b"content"
+            assert (await send(core, b"!", journal=NAME)).commit.end == 8
+        if not was_cancelled:
+            assert number > 0
+            return
