@@ -14,6 +14,12 @@ SEQUENCER_TRACES: dict[int, str] = dict.fromkeys(
     ZERO_CLOCK_REPLAY,
 )
 
+# Feeds of sequencer.json to replays, by note, of a producer whose clocks go back. Gazette's replays
+# deliver messages that its ring has rolled back, or dropped as duplicates.
+REPLAY_FEEDS = {
+    "replay holds a message past the acknowledged clock": "replays deliver what memory would have",
+}
+
 # Sections of golden files whose JSON is compared as decoded, and not by its bytes: the reference
 # escapes <, >, &, U+2028 and U+2029, which other encoders don't.
 JSON_ESCAPES = "other escapes of equal JSON"

@@ -24,7 +24,11 @@ SEEDS = (
     b"\x66\x33\x93\x36\x12\x00\x00\x00\x0a\x10" + bytes(range(16)),
     b"garbage\x66\x33\x93\x36\x00\x00\x00\x00\x66\x33\x93",
 )
-_JSON: dict[str, Any] = {"prefix": b'{"_meta":{"uuid":"', "path": [b"_meta", b"uuid"]}
+_JSON: dict[str, Any] = {
+    "prefix": b'{"_meta":{"uuid":"',
+    "suffix": b'"',
+    "path": [b"_meta", b"uuid"],
+}
 _FIELDS: list[Any] = [
     ("a", "text", [4], []),
     ("n", "signed", [8], []),

@@ -12,3 +12,11 @@ mod rows;
 mod sequence;
 mod stamp;
 mod uuid;
+
+/// A call that may not follow, or what it was given.
+#[derive(Debug)]
+enum Misuse {
+    Call(&'static str),
+    /// Content would be beyond the largest offset.
+    Overflow,
+}

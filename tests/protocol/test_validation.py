@@ -284,6 +284,10 @@ def test_responses_of_a_newer_broker_pass_in_structure():
         (pb.ReadResponse(write_head=-1), "invalid WriteHead (-1; expected >= 0)"),
         (pb.ReadResponse(offset=1), "unexpected Offset without Fragment or Content (1)"),
         (
+            pb.ReadResponse(content=b"x", offset=(1 << 63) - 1),
+            "invalid Offset of Content (9223372036854775807)",
+        ),
+        (
             pb.ReadResponse(content=b"x", write_head=1),
             "unexpected WriteHead with Content (1)",
         ),

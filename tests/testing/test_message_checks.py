@@ -53,7 +53,7 @@ def changed(**members: Any) -> NDJSONFraming:
 
 
 def without_end(decoder):
-    decoder._splitter._ended = False
+    decoder._ended = False
     return LineDecoder.next_frame(decoder)
 
 

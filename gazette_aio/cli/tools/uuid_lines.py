@@ -61,14 +61,15 @@ class LineStamper:
         """
         self._decoder.feed(chunk)
         output = b"".join(self._lines())
-        if self._decoder.is_skipping:
+        if self._decoder.buffered >= self._max_length:
             raise _too_long(self._max_length)
         return output
 
     def end(self) -> bytes:
         """Take the end of an input, and return the output of a last line without a newline."""
-        rest = self._decoder.take_partial()
-        return self._stamped(rest) if rest else b""
+        if self._decoder.buffered:
+            self._decoder.feed(b"\n")
+        return b"".join(self._lines())
 
     def _lines(self) -> Iterator[bytes]:
         while (frame := self._decoder.next_frame()) is not None:

@@ -27,6 +27,7 @@ class Journal:
         offset: int,
         *,
         prefix: bytes | None = None,
+        suffix: bytes | None = None,
         path: Sequence[bytes] | None = None,
         states: Sequence[State] | None = None,
         entering: bool = True,
@@ -35,7 +36,6 @@ class Journal:
         strict: bool = False,
         skip_acks: bool = False,
         skip_errors: bool = False,
-        exact: bool = False,
     ) -> Journal: ...
     @property
     def offset(self) -> int: ...

@@ -6,7 +6,6 @@ read that the core can't read for certain, content of other framings is split, a
 
 from __future__ import annotations
 
-from binascii import unhexlify
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from gazette_aio.message.adapters.base import FrameUUIDAdapter, PlacedAdapter
@@ -130,17 +129,17 @@ class JournalContent:
         self._frame_uuid = (
             self._adapter.frame_uuid if isinstance(self._adapter, FrameUUIDAdapter) else None
         )
-        self._text_place = None if strict else _text_place(self._adapter)
         self._decoder: Decoder | None = None
         # What is refused after a restart mustn't depend on the record that happens to be first.
         self._framing = framing = journal_format.framing.for_ranges()
         if framing.splits == "frames":
             self._decoder = self.decoder_at(offset)
-        prefix, path = _uuid_place(self._adapter)
+        prefix, suffix, path = _uuid_place(self._adapter)
         self.core: Journal = Journal(
             "frames" if is_split else framing.splits,
             offset,
             prefix=prefix,
+            suffix=suffix,
             path=path,
             states=None if states is None else list(states),
             entering=entering,
@@ -149,7 +148,6 @@ class JournalContent:
             strict=strict,
             skip_acks=skip_acks,
             skip_errors=skip_errors,
-            exact=True,
         )
         self._through = offset
         self._is_torn = False  # Whether the end of content within a message was refused.
@@ -265,19 +263,6 @@ class JournalContent:
         return self.core.resolve(uuids)
 
     def _uuid_of(self, payload: bytes) -> bytes:
-        if self._text_place is not None:
-            # Hot: only unusual messages need their adapter.
-            prefix, suffix, begin, end = self._text_place
-            text = payload[begin:end]
-            if (
-                text[8:24:5] == b"----"
-                and payload.startswith(prefix)
-                and payload.startswith(suffix, end)
-            ):
-                try:
-                    return unhexlify(text.replace(b"-", b"", 4))
-                except ValueError:
-                    pass  # The adapter words the error.
         if self._frame_uuid is not None and not self._strict:
             return self._frame_uuid(payload).bytes
         return uuid_of(self._adapter, payload, strict=self._strict).bytes
@@ -379,22 +364,17 @@ def places(frames: Frames) -> list[tuple[bytes, int, int]]:
     return list(zip(frames.payloads, begins, frames.ends, strict=False))
 
 
-def _text_place(adapter: Adapter[Any]) -> tuple[bytes, bytes, int, int] | None:
-    """Return prefix, suffix, begin and end of UUIDs as text at a place that the core can't read."""
+def _uuid_place(
+    adapter: Adapter[Any],
+) -> tuple[bytes | None, bytes | None, list[bytes] | None]:
+    """Return where the core finds UUIDs: prefix, suffix and path, as it takes them."""
     place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
-    if place is None or not place.text or _uuid_place(adapter)[1] is not None:
-        return None
-    return place.prefix, place.suffix, len(place.prefix), place.uuid_end
-
-
-def _uuid_place(adapter: Adapter[Any]) -> tuple[bytes | None, list[bytes] | None]:
-    """Return where the core finds UUIDs: after a prefix, or at a path; or neither."""
-    place = adapter.uuid_place if isinstance(adapter, PlacedAdapter) else None
-    if place is None or not isinstance(adapter, FrameUUIDAdapter):
-        return None, None
+    if place is None or (place.suffix and not place.text):
+        return None, None, None
+    if not place.text:
+        return (place.prefix if isinstance(adapter, FrameUUIDAdapter) else None), None, None
+    path: list[bytes] | None = None
     kind, usual = cast("Any", type(adapter)), cast("Any", JSONAdapter)
     if isinstance(adapter, JSONAdapter) and kind.frame_uuid is usual.frame_uuid:
-        return place.prefix, [name.encode() for name in adapter.uuid_path]
-    if place.text or place.suffix:
-        return None, None
-    return place.prefix, None
+        path = [name.encode() for name in adapter.uuid_path]
+    return place.prefix, place.suffix, path

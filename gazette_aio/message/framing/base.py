@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, cast
 
-from gazette_aio.message.core.plain.splitting import SPLITTERS
+from gazette_aio.message.core.plain.splitting import SPLITTERS, Refusal
 from gazette_aio.message.framing.refusals import refused
-from gazette_aio.protocol.errors import GazetteError, UnexpectedEOFError
+from gazette_aio.protocol.errors import FramingError, UnexpectedEOFError
 
 DEFAULT_MAX_FRAME_BYTES = 1 << 30
 """Default limit of the length of one frame."""
@@ -105,8 +105,8 @@ def _depth(cls: type, name: str) -> int:
     return next(depth for depth, base in enumerate(cls.__mro__) if name in vars(base))
 
 
-class Splitter(Protocol):
-    """Splits the content of one journal."""
+class Decoder(Protocol):
+    """Splits the content of one journal into frames."""
 
     @property
     def offset(self) -> int:
@@ -130,10 +130,6 @@ class Splitter(Protocol):
         """Continue at `offset`, and return the number of bytes of a partial frame discarded."""
         ...
 
-
-class Decoder(Splitter, Protocol):
-    """Splits the content of one journal into frames."""
-
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None at a clean end, or if more content is needed.
 
@@ -153,57 +149,8 @@ class Decoder(Splitter, Protocol):
         ...
 
 
-_ALL_BYTES: Final = 1 << 62
-
-
-class SplittingDecoder:
-    """View of the plain core's splitter of lines, or of fixed frames."""
-
-    def __init__(self, form: Literal["lines", "fixed"], offset: int, max_frame_bytes: int) -> None:
-        self.max_frame_bytes = max_frame_bytes
-        self._form = form
-        self._splitter = SPLITTERS[form](offset, max_frame_bytes)
-
-    @property
-    def offset(self) -> int:
-        """Offset of the next frame."""
-        return self._splitter.offset
-
-    @property
-    def buffered(self) -> int:
-        """Number of bytes that weren't returned."""
-        return self._splitter.buffered
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of content."""
-        self._splitter.feed(chunk)
-
-    def end(self) -> None:
-        """Declare the end of content: a partial frame is now an error."""
-        self._splitter.end()
-
-    def jump(self, offset: int) -> int:
-        """Continue at `offset`, and return the number of bytes of a partial frame discarded."""
-        return self._splitter.jump(offset)
-
-    def next_frame(self) -> Frame | None:
-        """Return the next frame, or None at a clean end, or if more content is needed."""
-        payloads, begins, ends = self._split(1)
-        return Frame(begins[0], ends[0], payloads[0]) if payloads else None
-
-    def frames(self) -> Frames | None:
-        """Return all complete frames, up to the next error, or None if there are none."""
-        payloads, begins, ends = self._split(_ALL_BYTES)
-        return Frames(begins[0], payloads, ends) if payloads else None
-
-    def _split(self, limit_bytes: int) -> tuple[list[bytes], list[int], list[int]]:
-        splitter = self._splitter
-        block = splitter.frames(limit_bytes)
-        if not block[0] and (refusal := splitter.refusal()) is not None:
-            if refusal.kind == "unexpected_eof":
-                splitter.end()  # It's raised again.
-            raise refused(self._form, *refusal, self.max_frame_bytes)
-        return block
+ALL_BYTES: Final = 1 << 62
+"""Limit of content that is all at hand."""
 
 
 class QueueingDecoder:
@@ -211,7 +158,7 @@ class QueueingDecoder:
 
     def __init__(self, offset: int, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._ready: deque[Frames | GazetteError] = deque()
+        self._ready: deque[Frames | FramingError] = deque()
         self._index = 0  # Frames of the first run that were returned.
         self._tail_offset = offset  # Offset after all frames and errors in the queue.
         self._ended = False
@@ -219,12 +166,10 @@ class QueueingDecoder:
     @property
     def offset(self) -> int:
         """Offset of the next frame."""
-        for queued in self._ready:
-            if isinstance(queued, Frames):
-                return queued.begin_of(self._index)
-            begin: int = getattr(queued, "begin", -1)
-            return begin
-        return self._tail_offset
+        if not self._ready:
+            return self._tail_offset
+        first = self._ready[0]
+        return first.begin_of(self._index) if isinstance(first, Frames) else first.begin
 
     def next_frame(self) -> Frame | None:
         """Return the next frame, or None at a clean end, or if more content is needed."""
@@ -258,7 +203,7 @@ class QueueingDecoder:
                 self._check_end()
             return None
         front = self._ready[0]
-        if isinstance(front, GazetteError):
+        if isinstance(front, FramingError):
             self._ready.popleft()
             raise front
         return front
@@ -266,3 +211,43 @@ class QueueingDecoder:
     def _check_end(self) -> None:
         """Raise UnexpectedEOFError if a partial frame is buffered."""
         raise UnexpectedEOFError("unexpected EOF", offset=self._tail_offset)
+
+
+class SplittingDecoder(QueueingDecoder):
+    """Base of decoders that split content as the core does, by its plain form."""
+
+    form: Literal["lines", "fixed"]
+    """How the core splits content."""
+
+    def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        super().__init__(offset, max_frame_bytes)
+        self._splitter = SPLITTERS[self.form](offset, max_frame_bytes)
+
+    @property
+    def buffered(self) -> int:
+        """Number of bytes of the partial frame."""
+        return self._splitter.buffered
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of content."""
+        self._ended = False
+        splitter = self._splitter
+        splitter.feed(chunk)
+        while (found := splitter.split(ALL_BYTES)) is not None:
+            if isinstance(found, Refusal):
+                error = refused(self.form, *found, self.max_frame_bytes)
+                self._ready.append(cast("FramingError", error))
+            else:
+                self._ready.append(Frames(found.begins[0], found.payloads, found.ends))
+        self._tail_offset = splitter.offset
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return the number of bytes of a partial frame discarded."""
+        self._ended = False
+        self._tail_offset = offset
+        return self._splitter.jump(offset)
+
+    def _check_end(self) -> None:
+        self._splitter.end()
+        if (refusal := self._splitter.refuse_end()) is not None:
+            raise refused(self.form, *refusal, self.max_frame_bytes)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 from typing import Self
 
+from gazette_aio.message.core.plain.splitting import LineSplitter, Refusal
 from gazette_aio.message.framing.base import (
+    ALL_BYTES,
     DEFAULT_MAX_FRAME_BYTES,
     Frames,
     Framing,
     QueueingDecoder,
 )
-from gazette_aio.message.framing.ndjson import LineDecoder, long_line
 from gazette_aio.protocol.errors import FrameTooLargeError, FramingError, UnexpectedEOFError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 
@@ -78,7 +79,7 @@ class CSVDecoder(QueueingDecoder):
         same_width: bool = True,
     ) -> None:
         super().__init__(offset, max_frame_bytes)
-        self._lines = LineDecoder(offset, max_frame_bytes=max_frame_bytes)
+        self._lines = LineSplitter(offset, max_frame_bytes)
         self._lenient_eof = lenient_eof
         self._same_width = same_width
         self._line = 0  # Number of lines that were read.
@@ -99,16 +100,11 @@ class CSVDecoder(QueueingDecoder):
         """Take the next bytes of content."""
         self._ended = False
         self._lines.feed(chunk)
-        while True:
-            try:
-                frames = self._lines.frames()
-            except FrameTooLargeError as error:
-                self._line += 1
-                self._refuse(error.text, "too_large", error.end - self._tail_offset)
+        while (found := self._lines.split(ALL_BYTES)) is not None:
+            if isinstance(found, Refusal):
+                self._refuse_line(found.end - self._tail_offset)
                 continue
-            if frames is None:
-                break
-            for payload in frames.payloads:
+            for payload in found.payloads:
                 self._read_line(payload + b"\n")
         self._queue_run()
 
@@ -152,6 +148,10 @@ class CSVDecoder(QueueingDecoder):
         text = f"record is longer than {self.max_frame_bytes} bytes"
         self._refuse(text, "too_large", self._record_bytes)
 
+    def _refuse_line(self, size: int) -> None:
+        self._line += 1
+        self._refuse(f"line is longer than {self.max_frame_bytes} bytes", "too_large", size)
+
     def _refuse(self, text: str, kind: str, size: int) -> None:
         self._queue_run()
         begin, end = self._tail_offset, self._tail_offset + size
@@ -172,12 +172,10 @@ class CSVDecoder(QueueingDecoder):
         self._ended = True
 
     def _finish_leniently(self) -> None:
-        rest_bytes, is_too_large = self._lines.buffered, self._lines.is_skipping
+        rest_bytes = self._lines.buffered
         rest = self._lines.take_partial()
-        if is_too_large:
-            self._line += 1
-            error = long_line(self.max_frame_bytes)
-            self._refuse(error, "too_large", self._record_bytes + rest_bytes)
+        if rest is None:
+            self._refuse_line(self._record_bytes + rest_bytes)
             return
         done = False
         if rest:

@@ -43,8 +43,7 @@ class FixedDecoder(SplittingDecoder):
     DesyncDetectedError, so that one region of garbage may raise several.
     """
 
-    def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
-        super().__init__("fixed", offset, max_frame_bytes)
+    form = "fixed"
 
 
 def encode_fixed_frame(message: bytes, buffer: bytearray) -> bytearray:

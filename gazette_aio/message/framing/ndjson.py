@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gazette_aio.message.framing.base import DEFAULT_MAX_FRAME_BYTES, Framing, SplittingDecoder
-from gazette_aio.message.framing.refusals import refused
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_JSON_LINES
-
-if TYPE_CHECKING:
-    from gazette_aio.message.core.plain.splitting import LineSplitter
 
 
 class NDJSONFraming(Framing):
@@ -44,24 +40,7 @@ class LineDecoder(SplittingDecoder):
     A line that is too large is refused once it ends, as a whole. Its bytes aren't kept.
     """
 
-    _splitter: LineSplitter
-
-    def __init__(self, offset: int = 0, *, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
-        super().__init__("lines", offset, max_frame_bytes)
-
-    @property
-    def is_skipping(self) -> bool:
-        """Whether the unfinished line, after all others were returned, is too large."""
-        return self._splitter.is_skipping
-
-    def take_partial(self) -> bytes:
-        """Remove the bytes of the unfinished line, and return them, or none if it's too large."""
-        return self._splitter.take_partial()
-
-
-def long_line(limit: int) -> str:
-    """Return the text of the error of a line beyond the limit."""
-    return str(refused("lines", "too_large", 0, 0, 0, limit))
+    form = "lines"
 
 
 def unpack_line(buffer: bytes | bytearray, offset: int = 0) -> bytes | None:

@@ -14,7 +14,7 @@ from gazette_aio.protocol._generated import broker_pb2 as pb
 from gazette_aio.protocol._generated import recoverylog_pb2 as recoverylog_pb
 from gazette_aio.protocol.errors import ValidationError, within
 from gazette_aio.protocol.fragment import validate_fragment
-from gazette_aio.protocol.go.text import format_duration
+from gazette_aio.protocol.go.text import MAX_INT64, format_duration
 from gazette_aio.protocol.journal import (
     MAX_JOURNAL_LENGTH,
     validate_journal,
@@ -273,6 +273,8 @@ def _validate_read_response(response: pb.ReadResponse, *, strict: bool) -> None:
 
 
 def _validate_read_content(response: pb.ReadResponse) -> None:
+    if response.offset > MAX_INT64 - len(response.content):
+        raise ValidationError(f"invalid Offset of Content ({response.offset})")
     if response.status != pb.Status.OK:
         specs.validate_status(response)
         raise ValidationError(

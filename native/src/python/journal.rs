@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::MutexExt;
@@ -12,9 +12,10 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use super::columns::Schema;
 use super::{caught, words, Leading};
 use crate::frames::{Frame, Framing};
-use crate::journal::{self, Format, Misuse, Output, Place};
-use crate::sequence::{Bounds, Remarks, Row, Sequencer};
+use crate::journal::{self, Format, Output, Place};
+use crate::sequence::{Bounds, Row, Sequencer};
 use crate::uuid::ACK;
+use crate::Misuse;
 
 type State = ([u8; 6], u64, u64, i64);
 
@@ -28,12 +29,23 @@ impl Journal {
     fn with<T>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut journal::Journal) -> T,
+        call: impl FnOnce(&mut journal::Journal) -> Result<T, Misuse>,
     ) -> PyResult<T> {
         let guard = self.0.lock_py_attached(py);
         let mut guard = guard.map_err(|_| failed())?;
         // The guard is dropped within, so that a panic poisons the lock.
-        caught(move || call(&mut guard))
+        Ok(caught(move || call(&mut guard))??)
+    }
+
+    /// Calls a function of the sequencer, if messages are sequenced.
+    fn of_sequencer<T: Default>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Sequencer) -> T,
+    ) -> PyResult<T> {
+        self.with(py, |journal| {
+            Ok(journal.sequencer.as_mut().map(call).unwrap_or_default())
+        })
     }
 
     /// Does work without the interpreter's lock, and returns what it has come to.
@@ -56,25 +68,29 @@ fn failed() -> PyErr {
 
 impl From<Misuse> for PyErr {
     fn from(misuse: Misuse) -> Self {
-        PyValueError::new_err(misuse.0)
+        match misuse {
+            Misuse::Call(text) => PyValueError::new_err(text),
+            Misuse::Overflow => PyOverflowError::new_err("offset is too large"),
+        }
     }
 }
 
 #[pymethods]
 impl Journal {
     /// Args are the framing: `lines`, `fixed`, or `frames` that are split elsewhere; where UUIDs
-    /// are: a prefix and a path of JSON, or a prefix of raw bytes, or neither; and states of
-    /// producers, or None to return all messages. With `skip_errors`, messages before and after
-    /// bytes that aren't messages are returned together.
+    /// are: text after a prefix and before a suffix, or in JSON at a path, or 16 bytes after a
+    /// prefix, or none of these; and states of producers, or None to return all messages. With
+    /// `skip_errors`, messages before and after bytes that aren't messages are returned together.
     #[new]
-    #[pyo3(signature = (framing, offset, *, prefix=None, path=None, states=None, entering=true,
-        max_frame_bytes=1 << 30, max_pending_bytes=64 << 20, strict=false, skip_acks=false,
-        skip_errors=false, exact=false))]
+    #[pyo3(signature = (framing, offset, *, prefix=None, suffix=None, path=None, states=None,
+        entering=true, max_frame_bytes=1 << 30, max_pending_bytes=64 << 20, strict=false,
+        skip_acks=false, skip_errors=false))]
     #[expect(clippy::too_many_arguments)]
     fn new(
         framing: &str,
         offset: i64,
         prefix: Option<Vec<u8>>,
+        suffix: Option<Vec<u8>>,
         path: Option<Vec<Vec<u8>>>,
         states: Option<Vec<State>>,
         entering: bool,
@@ -83,22 +99,22 @@ impl Journal {
         strict: bool,
         skip_acks: bool,
         skip_errors: bool,
-        exact: bool,
     ) -> PyResult<Self> {
         let framing = match framing {
             "lines" => Framing::Lines,
             "fixed" => Framing::Fixed,
             "frames" => Framing::Frames,
-            _ => {
-                return Err(PyValueError::new_err(
-                    "framing isn't lines, fixed or frames",
-                ))
-            }
+            _ => return Err(Misuse::Call("framing isn't lines, fixed or frames").into()),
         };
-        let place = match (prefix, path) {
-            (prefix, Some(path)) => Place::Json { prefix, path },
-            (Some(prefix), None) => Place::Raw { prefix },
-            (None, None) => Place::Unknown,
+        let place = match (prefix, suffix, path) {
+            (prefix, Some(suffix), path) => Place::Text {
+                prefix,
+                suffix,
+                path,
+            },
+            (Some(prefix), None, None) => Place::Raw { prefix },
+            (None, None, None) => Place::Unknown,
+            _ => return Err(Misuse::Call("text has a suffix").into()),
         };
         let sequencer = states.map(|states| {
             let of = |(id, min, max, begin): &State| {
@@ -106,7 +122,7 @@ impl Journal {
                 (number(id), Bounds { min, max, begin })
             };
             let states: Vec<_> = states.iter().map(of).collect();
-            Sequencer::new(offset, &states, entering, skip_acks, exact)
+            Sequencer::new(offset, &states, entering, skip_acks)
         });
         let format = Format {
             framing,
@@ -128,34 +144,34 @@ impl Journal {
     /// Offset of the next message to process.
     #[getter]
     fn offset(&self, py: Python<'_>) -> PyResult<i64> {
-        self.with(py, |journal| journal.offset())
+        self.with(py, |journal| Ok(journal.content().offset()))
     }
 
     /// Bytes of content that aren't processed.
     #[getter]
     fn buffered(&self, py: Python<'_>) -> PyResult<usize> {
-        self.with(py, |journal| journal.buffered())
+        self.with(py, |journal| Ok(journal.content().buffered()))
     }
 
     #[getter]
     fn pending_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.of_sequencer(py, |sequencer| sequencer.pending_bytes())
+        self.of_sequencer(py, |sequencer| sequencer.pending_bytes)
     }
 
     #[getter]
     fn pending_rows(&self, py: Python<'_>) -> PyResult<usize> {
-        self.of_sequencer(py, |sequencer| sequencer.pending_rows())
+        self.of_sequencer(py, |sequencer| sequencer.pending_rows)
     }
 
     /// Offset after the last duplicate, or acknowledgement that rolled back: nothing reports it later.
     #[getter]
     fn passed(&self, py: Python<'_>) -> PyResult<i64> {
-        self.of_sequencer(py, |sequencer| sequencer.passed())
+        self.of_sequencer(py, |sequencer| sequencer.passed)
     }
 
     #[getter]
     fn has_pending(&self, py: Python<'_>) -> PyResult<bool> {
-        self.of_sequencer(py, |sequencer| sequencer.has_pending())
+        self.of_sequencer(py, Sequencer::has_pending)
     }
 
     /// Numbers, so far, of messages with unexpected flags, acknowledgements older than the last one,
@@ -163,14 +179,8 @@ impl Journal {
     /// forgotten with what they had pending.
     #[getter]
     fn remarks(&self, py: Python<'_>) -> PyResult<(usize, usize, usize, usize)> {
-        let remarks = self.of_sequencer(py, |sequencer| sequencer.remarks())?;
-        let Remarks {
-            unknown_flags,
-            old_acks,
-            mixed,
-            stale,
-        } = remarks;
-        Ok((unknown_flags, old_acks, mixed, stale))
+        let it = self.of_sequencer(py, |sequencer| sequencer.remarks)?;
+        Ok((it.unknown_flags, it.old_acks, it.mixed, it.stale))
     }
 
     /// Retains at most so many bytes and rows of pending messages. Others are read again if they
@@ -191,30 +201,32 @@ impl Journal {
 
     /// Takes content that follows.
     fn feed(&self, py: Python<'_>, chunk: PyBackedBytes) -> PyResult<()> {
-        self.with(py, |journal| journal.feed(Bytes::from_owner(chunk)))?
-            .map_err(PyErr::from)
+        let chunk = Bytes::from_owner(chunk);
+        self.with(py, |journal| journal.content().feed(chunk))
     }
 
     /// Takes messages that follow, and the offsets of their frames.
-    fn feed_frames(&self, py: Python<'_>, frames: Vec<(PyBackedBytes, i64, i64)>) -> PyResult<()> {
+    fn feed_frames(&self, py: Python<'_>, frames: Frames) -> PyResult<()> {
         let frames = frames_of(frames);
-        self.with(py, |journal| journal.feed_frames(frames))?
-            .map_err(PyErr::from)
+        self.with(py, |journal| journal.content().feed_frames(frames))
     }
 
     fn end(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |journal| journal.end())
+        self.with(py, |journal| {
+            journal.content().end();
+            Ok(())
+        })
     }
 
     fn jump(&self, py: Python<'_>, offset: i64) -> PyResult<usize> {
-        self.with(py, |journal| journal.jump(offset))
+        self.with(py, |journal| Ok(journal.content().jump(offset)))
     }
 
     /// Processes about `limit_bytes` of content, without the interpreter's lock. Returns a Batch; or
     /// None if more content is needed; or a tuple of what else is next.
     fn work<'py>(&self, py: Python<'py>, limit_bytes: usize) -> PyResult<Bound<'py, PyAny>> {
         if limit_bytes == 0 {
-            return Err(PyValueError::new_err("limit is zero"));
+            return Err(Misuse::Call("limit is zero").into());
         }
         self.output(py, |journal| Ok(journal.work(limit_bytes)))
     }
@@ -226,8 +238,7 @@ impl Journal {
 
     /// Leaves the first odd message out.
     fn leave_out(&self, py: Python<'_>) -> PyResult<(i64, i64)> {
-        self.with(py, |journal| journal.leave_out())?
-            .map_err(PyErr::from)
+        self.with(py, journal::Journal::leave_out)
     }
 
     /// Commits pending messages up to clocks of their producers.
@@ -247,22 +258,17 @@ impl Journal {
     fn settle(&self, py: Python<'_>, batch: &Batch, start: i64, stop: i64) -> PyResult<()> {
         let rows = batch.rows(start, stop)?;
         let is_all = usize::try_from(stop) == Ok(batch.0.len());
-        let settled = self.with(py, |journal| {
-            journal
-                .sequencer()
-                .is_none_or(|sequencer| sequencer.settle(rows.len(), rows.last(), is_all))
-        })?;
-        if settled {
-            Ok(())
-        } else {
-            Err(PyValueError::new_err("messages were settled before"))
-        }
+        self.with(py, |journal| match &mut journal.sequencer {
+            Some(sequencer) => sequencer.settle(rows.len(), rows.last(), is_all),
+            None => Ok(()),
+        })
     }
 
     /// Notes that all content processed so far had nothing to deliver.
     fn settle_all(&self, py: Python<'_>) -> PyResult<()> {
-        self.of_sequencer(py, |sequencer| {
-            sequencer.settle(0, None, true);
+        self.with(py, |journal| match &mut journal.sequencer {
+            Some(sequencer) => sequencer.settle(0, None, true),
+            None => Ok(()),
         })
     }
 
@@ -273,11 +279,11 @@ impl Journal {
         py: Python<'py>,
         prune_horizon_ns: u64,
     ) -> PyResult<(i64, Bound<'py, PyList>)> {
-        let checkpoint = self.with(py, |journal| {
-            let sequencer = journal.sequencer()?;
-            Some(sequencer.checkpoint(prune_horizon_ns))
+        let (offset, states) = self.with(py, |journal| {
+            let sequencer = journal.sequencer.as_mut();
+            let sequencer = sequencer.ok_or(Misuse::Call("all messages are read"))?;
+            Ok(sequencer.checkpoint(prune_horizon_ns))
         })?;
-        let (offset, states) = checkpoint.ok_or(Misuse("all messages are read"))?;
         let of = |(id, Bounds { min, max, begin }): (u64, Bounds)| {
             (PyBytes::new(py, &identity(id)), min, max, begin)
         };
@@ -286,50 +292,34 @@ impl Journal {
 
     /// Begins a replay, or continues it after what was delivered. Returns the range to read.
     fn begin_replay(&self, py: Python<'_>) -> PyResult<(i64, i64)> {
-        self.with(py, |journal| journal.begin_replay())?
-            .map_err(PyErr::from)
+        self.with(py, journal::Journal::begin_replay)
     }
 
     fn feed_replay(&self, py: Python<'_>, chunk: PyBackedBytes) -> PyResult<()> {
-        self.with(py, |journal| journal.feed_again(Bytes::from_owner(chunk)))?
-            .map_err(PyErr::from)
+        let chunk = Bytes::from_owner(chunk);
+        self.with(py, |journal| journal.replayed()?.feed(chunk))
     }
 
-    fn feed_replay_frames(
-        &self,
-        py: Python<'_>,
-        frames: Vec<(PyBackedBytes, i64, i64)>,
-    ) -> PyResult<()> {
+    fn feed_replay_frames(&self, py: Python<'_>, frames: Frames) -> PyResult<()> {
         let frames = frames_of(frames);
-        self.with(py, |journal| journal.feed_frames_again(frames))?
-            .map_err(PyErr::from)
+        self.with(py, |journal| journal.replayed()?.feed_frames(frames))
     }
 
     /// Continues a replay after a gap.
     fn jump_replay(&self, py: Python<'_>, offset: i64) -> PyResult<()> {
-        self.with(py, |journal| journal.jump_again(offset).map(drop))?
-            .map_err(PyErr::from)
+        self.with(py, |journal| journal.replayed().map(|it| it.jump(offset)))?;
+        Ok(())
     }
 
     /// Ends a replay, and returns the rest of its commit, which may be nothing.
     fn end_replay(&self, py: Python<'_>) -> PyResult<Batch> {
-        Ok(Batch(self.with(py, |journal| journal.end_replay())??))
+        self.with(py, journal::Journal::end_replay).map(Batch)
     }
 }
 
-impl Journal {
-    fn of_sequencer<T: Default>(
-        &self,
-        py: Python<'_>,
-        call: impl FnOnce(&mut Sequencer) -> T,
-    ) -> PyResult<T> {
-        self.with(py, |journal| {
-            journal.sequencer().map(call).unwrap_or_default()
-        })
-    }
-}
+type Frames = Vec<(PyBackedBytes, i64, i64)>;
 
-fn frames_of(frames: Vec<(PyBackedBytes, i64, i64)>) -> Vec<Frame> {
+fn frames_of(frames: Frames) -> Vec<Frame> {
     let of = |(payload, begin, end)| Frame {
         payload: Bytes::from_owner(payload),
         begin,

@@ -16,6 +16,8 @@ ALL = 1 << 40
 def new(form, framing="lines", offset=0, *, states=(), **options):
     """Return a journal of JSON lines, by default."""
     options = {"prefix": PREFIX, "path": PATH, **options}
+    if options["path"] is not None:
+        options["suffix"] = b'"'
     return form.Journal(framing, offset, states=None if states is None else list(states), **options)
 
 

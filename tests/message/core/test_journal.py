@@ -19,6 +19,7 @@ from tests.message.core.journals import (
     ALL,
     CONTINUE,
     OUTSIDE,
+    PREFIX,
     A,
     B,
     Frames,
@@ -168,6 +169,50 @@ def test_alternating_garbage_is_linear(form):
     assert min(cost(20_000) for _ in range(2)) < 100 * max(cost(1000) for _ in range(3))
 
 
+def test_many_replays_of_one_block_are_linear(form):
+    def cost(count):
+        producers = [number.to_bytes(6) for number in range(count)]
+        pending = b"".join(line(producer, 5, CONTINUE) for producer in producers)
+        content = pending + b"".join(line(producer, 6, ACK) for producer in producers)
+        journal = new(form, max_pending_bytes=0)
+        journal.feed(content)
+        start = time.process_time()
+        assert len(delivered(journal, content)) == 2 * count
+        return time.process_time() - start
+
+    # A quadratic one would take 400 times as long.
+    assert min(cost(6000) for _ in range(2)) < 100 * max(cost(300) for _ in range(3))
+
+
+LAST_OFFSET = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("framing", "content"), [("lines", b"x" * 9 + b"\n"), ("fixed", fixed(b"xy"))]
+)
+def test_content_beyond_the_largest_offset_is_refused(form, framing, content):
+    journal = new(form, framing, LAST_OFFSET - 10, states=None, prefix=None, path=None)
+    journal.feed(content)
+    with pytest.raises(OverflowError):
+        journal.feed(b"x")
+    assert journal.work(ALL)[0] == "odd"
+    ((begin, end, *_),) = rows(journal.resolve([bytes(16)]))
+    assert (begin, end) == (LAST_OFFSET - 10, LAST_OFFSET)
+    assert (journal.offset, journal.buffered) == (LAST_OFFSET, 0)
+    with pytest.raises(OverflowError):
+        journal.jump(LAST_OFFSET + 1)
+    with pytest.raises(OverflowError):
+        new(form, framing, LAST_OFFSET + 1)
+
+
+def test_frames_beyond_the_largest_offset_are_refused(form):
+    journal = new(form, "frames", LAST_OFFSET - 10, prefix=None, path=None)
+    with pytest.raises(OverflowError):
+        journal.feed_frames([(b"x", LAST_OFFSET - 5, LAST_OFFSET), (b"x", LAST_OFFSET, 1 << 63)])
+    journal.feed_frames([(b"x", LAST_OFFSET - 5, LAST_OFFSET)])
+    assert journal.work(ALL) == ("odd", [b"x"])
+
+
 MISUSE = {
     "resolve no UUIDs": lambda j: j.resolve([]),
     "resolve more than are odd": lambda j: j.resolve([bytes(16)] * 3),
@@ -202,6 +247,7 @@ def test_misuse_is_refused_and_changes_nothing(form, name):
 def test_other_misuse(form):
     for make in (
         lambda: new(form, "columns"),
+        lambda: form.Journal("lines", 0, prefix=PREFIX, path=[b"uuid"]),
         lambda: new(form, states=None).checkpoint(),
         lambda: new(form, states=None).commit([(A, 5)]),
         lambda: new(form).commit([(A, 0)]),

@@ -200,3 +200,31 @@ def test_deep_documents_end(form):
             got = read(form, text)
             # Adapters refuse what's too deep.
             assert got is None if depth == 100_000 else got[0] == get_clock(FIRST)
+
+
+@pytest.mark.parametrize("suffix", [b",", b"", b"</id>"])
+def test_text_between_a_prefix_and_a_suffix(form, suffix):
+    """All other messages are odd: only their adapters know of another place."""
+    journal = new(form, states=None, prefix=b"<id>", suffix=suffix, path=None)
+    text = str(FIRST).encode()
+    good = (text, text.upper(), str(SECOND).encode())
+    for content in (b"<id>%b%brest" % (each, suffix) for each in good):
+        journal.feed(content + b"\n")
+        ((*_, clock, flags, producer),) = rows(journal.work(ALL))
+        uuid = parse_uuid(content[4:40])
+        assert (clock, flags, producer) == (
+            get_clock(uuid),
+            get_flags(uuid),
+            get_producer_id(uuid),
+        )
+    bad = [
+        b"<ID>" + text + suffix,
+        b"<id>" + text[:-1] + suffix,
+        b"<id>" + text.replace(b"-", b"_") + suffix,
+        b'"uuid":"%b"' % text,
+        *([b"<id>" + text + b";", b"<id>" + text + suffix[:-1]] if suffix else []),
+    ]
+    for each in bad:
+        journal.feed(each + b"\n")
+        assert journal.work(ALL) == ("odd", [each])
+        journal.leave_out()

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from gazette_aio.message.core.plain.sequencing import ACK, Remarks, Sequencer, State
-from gazette_aio.message.core.plain.splitting import SPLITTERS, Frame, Splitter
+from gazette_aio.message.core.plain.splitting import (
+    SPLITTERS,
+    Block,
+    Frame,
+    FrameSplitter,
+    Refusal,
+    Splitter,
+)
 from gazette_aio.message.core.plain.stamps import (
     BEGIN,
     CLOCK,
@@ -24,7 +31,7 @@ from gazette_aio.message.core.plain.stamps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gazette_aio.message.core import Part
     from gazette_aio.message.core.plain.documents import Schema
@@ -35,16 +42,29 @@ Output: TypeAlias = "Batch | tuple[Any, ...] | None"
 
 _ODD_ROWS, _ODD_BYTES = 1024, 256 << 10
 """Limits of a run of odd messages."""
+_MOST_AGAIN = 256
+"""Messages that are processed together of those that were put back, as they may be once more."""
+
+
+class _Odd(Frame):
+    """A message whose UUID the caller has to read."""
+
+    __slots__ = ()
+
+
+_Piece: TypeAlias = "Row | Frame | Refusal"
+"""What was split off: a Frame if its UUID wasn't read."""
 
 
 class _Content:
     """Messages of content that is read once, or again."""
 
     def __init__(self, splitter: Splitter, stamps: StampReader) -> None:
-        self.splitter = splitter
+        self.splitter: Splitter = splitter
+        self.waiting: deque[_Piece] = deque()
+        """What was split off, and isn't processed."""
+        self._waiting_bytes = 0
         self._stamps = stamps
-        self.waiting: deque[Row | Frame] = deque()
-        """Rows that were read, odd messages, and perhaps the row after them."""
         self._is_odd = False  # The last message that was read.
 
     @property
@@ -54,64 +74,114 @@ class _Content:
 
     @property
     def buffered(self) -> int:
-        """Bytes that were fed and aren't returned."""
-        return sum([each[END] - each[BEGIN] for each in self.waiting]) + self.splitter.buffered
+        """Bytes that were fed and aren't processed."""
+        return self._waiting_bytes + self.splitter.buffered
+
+    def feed_frames(self, frames: Sequence[tuple[bytes, int, int]]) -> None:
+        """Take frames that follow."""
+        if not isinstance(self.splitter, FrameSplitter):
+            raise ValueError("content isn't fed as frames")  # noqa: TRY004
+        at = self.splitter.offset
+        for _, begin, end in frames:
+            if begin < at or end <= begin:
+                raise ValueError("frames aren't in the order of their offsets")
+            at = end
+        self.splitter.jump(at)
+        self.add(map(Frame._make, frames))
+
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, after the frames at hand; return how many bytes are discarded."""
+        while (found := self.splitter.split(1 << 20)) is not None:
+            self.add([found] if isinstance(found, Refusal) else map(Frame, *found))
+        return self.splitter.jump(offset)
+
+    def add(self, pieces: Iterable[_Piece]) -> None:
+        """Take what follows what is waiting."""
+        for piece in pieces:
+            self.waiting.append(piece)
+            self._waiting_bytes += piece[END] - piece[BEGIN]
+
+    def put_back(self, pieces: Sequence[_Piece]) -> None:
+        """Take what precedes what is waiting."""
+        self.waiting.extendleft(reversed(pieces))
+        self._waiting_bytes += sum([piece[END] - piece[BEGIN] for piece in pieces])
+
+    def take(self, kind: type, limit_bytes: int, limit_rows: int) -> list[Any]:
+        """Remove the first of what is waiting, as far as it's of a kind; a Row is a `tuple`."""
+        taken: list[_Piece] = []
+        size = 0
+        while self.waiting and size < limit_bytes and len(taken) < limit_rows:
+            piece = self.waiting[0]
+            if piece.__class__ is not kind:
+                break
+            taken.append(self.waiting.popleft())
+            size += piece[END] - piece[BEGIN]
+        self._waiting_bytes -= size
+        return taken
 
     def rows(self, limit_bytes: int, limit_rows: int) -> list[Row]:
         """Return the next rows, at least one, or none if something else is next."""
-        if self.waiting:
-            return self._take(limit_bytes, limit_rows)
+        rows: list[Row] = self.take(tuple, limit_bytes, min(limit_rows, _MOST_AGAIN))
+        if rows:
+            return rows
         # Others may be odd, too. What's read ahead would be read again after each run of them.
-        block = self.splitter.frames(1 if self._is_odd else limit_bytes)
+        block = self._split(1 if self._is_odd else limit_bytes)
+        if block is None or isinstance(block, Refusal):
+            self.put_back([] if block is None else [block])
+            return []
         rows = self._stamps.read_rows(block)
-        self._is_odd = len(rows) < len(block[0])
+        self._is_odd = len(rows) < len(block.payloads)
         if self._is_odd:
-            self.splitter.put_back(block, len(rows))
+            self.put_back(list(map(Frame, *(column[len(rows) :] for column in block))))
             if not rows:
                 self._gather()
         return rows
 
-    def _take(self, limit_bytes: int, limit_rows: int) -> list[Row]:
-        """Return rows that were read before."""
-        rows: list[Row] = []
-        size = 0
-        while self.waiting and size < limit_bytes and len(rows) < limit_rows:
-            row = self.waiting[0]
-            if isinstance(row, Frame):
-                break
-            rows.append(row)
-            size += row[END] - row[BEGIN]
-            self.waiting.popleft()
-        return rows
-
-    def has_messages(self) -> bool:
-        """Return whether there are messages at hand."""
-        self.waiting.extendleft(self.rows(1, 1))
-        return bool(self.waiting)
+    def _split(self, limit_bytes: int) -> Block | Refusal | None:
+        """Return the next frames, or what isn't one."""
+        if not self.waiting:
+            return self.splitter.split(limit_bytes)
+        frames = self.take(Frame, limit_bytes, _MOST_AGAIN)
+        return Block(*map(list, zip(*frames, strict=True))) if frames else None
 
     def _gather(self) -> None:
         """Split off a run of odd messages."""
+        run: list[_Piece] = []
         size = 0
-        while size < _ODD_BYTES and len(self.waiting) < _ODD_ROWS:
-            block = self.splitter.frames(1)
-            if not block[0]:
+        while size < _ODD_BYTES and len(run) < _ODD_ROWS:
+            block = self._split(1)
+            if not isinstance(block, Block):
+                run += [] if block is None else [block]
                 break
             (payload,), (begin,), (end,) = block
             stamp = self._stamps.read(payload)
             if stamp is not None:
-                self.waiting.append((payload, begin, end, *stamp))
+                run.append((payload, begin, end, *stamp))
                 break
-            self.waiting.append(Frame(payload, begin, end))
+            run.append(_Odd(payload, begin, end))
             size += end - begin
+        self.put_back(run)
+
+    def has_messages(self) -> bool:
+        """Return whether there are messages at hand."""
+        self.put_back(self.rows(1, 1))
+        return bool(self.waiting)
 
     def odd(self) -> list[bytes]:
         """Return the odd messages that are next."""
-        odd: list[bytes] = []
-        for each in self.waiting:
-            if not isinstance(each, Frame):
-                break
-            odd.append(each.payload)
-        return odd
+        odd = cast("Iterable[_Odd]", takewhile(_is_odd, self.waiting))
+        return [piece.payload for piece in odd]
+
+    def refusal(self) -> Refusal | None:
+        """Return the bytes that are next if they're no message."""
+        if not self.waiting:
+            return self.splitter.refuse_end()
+        refused = self.take(Refusal, 1 << 62, 1)
+        return refused[0] if refused else None
+
+
+def _is_odd(piece: _Piece) -> bool:
+    return isinstance(piece, _Odd)
 
 
 class Journal:
@@ -121,7 +191,8 @@ class Journal:
         framing: `lines`, `fixed`, or `frames` that are split elsewhere.
         offset: Offset to begin at.
         prefix: Constant bytes before UUIDs.
-        path: Names of nested JSON members that lead to UUIDs, which are 16 bytes otherwise.
+        suffix: Constant bytes after UUIDs, which are text then, and 16 bytes otherwise.
+        path: Names of nested JSON members that lead to UUIDs which have another place.
         states: States of producers as of the offset; None to return all messages.
         entering: Whether what's pending before the offset is to be delivered.
         max_frame_bytes: Largest size of a frame.
@@ -129,8 +200,6 @@ class Journal:
         strict: Leave UUIDs to the caller that are neither zero nor of version 1.
         skip_acks: Don't return acknowledgements.
         skip_errors: Return messages before and after bytes that aren't messages together.
-        exact: Replays return what would be returned if all was retained, even of producers whose
-            clocks go back. Otherwise, they return what Gazette's replays do.
     """
 
     def __init__(
@@ -139,6 +208,7 @@ class Journal:
         offset: int,
         *,
         prefix: bytes | None = None,
+        suffix: bytes | None = None,
         path: Sequence[bytes] | None = None,
         states: Sequence[State] | None = None,
         entering: bool = True,
@@ -147,14 +217,13 @@ class Journal:
         strict: bool = False,
         skip_acks: bool = False,
         skip_errors: bool = False,
-        exact: bool = False,
     ) -> None:
         if framing not in SPLITTERS:
             raise ValueError("framing isn't lines, fixed or frames")
         self._new_splitter: Callable[[int], Splitter] = lambda offset: SPLITTERS[framing](
             offset, max_frame_bytes
         )
-        self._stamps = StampReader(prefix, path, strict=strict)
+        self._stamps = StampReader(prefix, suffix, path, strict=strict)
         self._content = self._content_at(offset)
         self._again: _Content | None = None  # Content that is read again.
         self._changed: str | None = None  # Why that isn't what it was.
@@ -166,9 +235,7 @@ class Journal:
         self._max_pending_bytes = max_pending_bytes
         self._sequencer: Sequencer | None = None
         if states is not None:
-            self._sequencer = Sequencer(
-                offset, states, enters=entering, skips_acks=skip_acks, is_exact=exact
-            )
+            self._sequencer = Sequencer(offset, states, enters=entering, skips_acks=skip_acks)
         self._lock = Lock()
 
     def _content_at(self, offset: int) -> _Content:
@@ -238,7 +305,7 @@ class Journal:
 
     def feed_frames(self, frames: Sequence[tuple[bytes, int, int]]) -> None:
         """Take messages that follow, and the offsets of their frames."""
-        self._content.splitter.feed_frames(frames)
+        self._content.feed_frames(frames)
 
     def end(self) -> None:
         """Declare the end of content."""
@@ -246,7 +313,7 @@ class Journal:
 
     def jump(self, offset: int) -> int:
         """Continue at `offset`, and return how many bytes of a partial frame are discarded."""
-        return self._content.splitter.jump(offset)
+        return self._content.jump(offset)
 
     def work(self, limit_bytes: int) -> Output:
         """Process about `limit_bytes` of content.
@@ -269,11 +336,11 @@ class Journal:
                 rows = content.rows(limit_bytes - size, limit_rows - count)
                 if rows:
                     taken = self._add(rows, out)
-                    content.waiting.extendleft(reversed(rows[taken:]))
+                    content.put_back(rows[taken:])
                     size += sum([row[END] - row[BEGIN] for row in rows[:taken]])
                     count += taken
                 # What was refused before isn't refused again.
-                elif self._again is None or content.waiting or not content.splitter.refusal():
+                elif self._again is None or content.refusal() is None:
                     break
             if self._sequencer is not None:
                 self._sequencer.evict(self._max_pending_bytes)
@@ -299,7 +366,7 @@ class Journal:
         content = self._again or self._content
         if odd := content.odd():
             return "odd", odd
-        refused = None if content.waiting else content.splitter.refusal()
+        refused = content.refusal()
         return None if refused is None else ("refused", *refused)
 
     @property
@@ -323,23 +390,22 @@ class Journal:
 
     def resolve(self, uuids: Sequence[bytes]) -> Output:
         """Continue with the first odd messages, given the 16 bytes of their UUIDs."""
-        waiting = (self._again or self._content).waiting
-        if not 0 < len(uuids) <= len((self._again or self._content).odd()):
+        content = self._again or self._content
+        if not 0 < len(uuids) <= len(content.odd()):
             raise ValueError("there are fewer odd messages, or no UUIDs")
-        frames = [waiting.popleft() for _ in uuids]
-        rows = [(*frame[:3], *stamp_of(uuid)) for frame, uuid in zip(frames, uuids, strict=True)]
-        waiting.extendleft(reversed(rows))
+        odd = content.take(_Odd, 1 << 62, len(uuids))
+        rows = [(*frame[:3], *stamp_of(uuid)) for frame, uuid in zip(odd, uuids, strict=True)]
+        content.put_back(rows)
         if self._skip_errors:
             return self._run(self._limit, 1 << 62)
         return self._run(1 << 62, len(rows))
 
     def leave_out(self) -> tuple[int, int]:
         """Leave the first odd message out, and return its begin and end."""
-        content = self._again or self._content
-        if not content.odd():
+        odd = (self._again or self._content).take(_Odd, 1, 1)
+        if not odd:
             raise ValueError("no message is odd")
-        frame = content.waiting.popleft()
-        return frame[BEGIN], frame[END]
+        return odd[0].begin, odd[0].end
 
     def commit(self, verdicts: Sequence[tuple[bytes, int]]) -> Output:
         """Commit pending messages up to clocks of their producers.
@@ -354,7 +420,7 @@ class Journal:
         if any(not clock for _, clock in verdicts):
             raise ValueError("clock is zero")
         at = content.offset
-        content.waiting.extend((b"", at, at, clock, name, ACK, False) for name, clock in verdicts)
+        content.add((b"", at, at, clock, name, ACK, False) for name, clock in verdicts)
         return self._run(1 << 62, len(verdicts))
 
     def settle(self, batch: Batch, start: int, stop: int) -> None:
@@ -389,11 +455,11 @@ class Journal:
 
     def feed_replay_frames(self, frames: Sequence[tuple[bytes, int, int]]) -> None:
         """Take messages of the range that follow."""
-        self._replayed.splitter.feed_frames(frames)
+        self._replayed.feed_frames(frames)
 
     def jump_replay(self, offset: int) -> None:
         """Continue a replay after a gap."""
-        self._replayed.splitter.jump(offset)
+        self._replayed.jump(offset)
 
     @property
     def _replayed(self) -> _Content:

@@ -91,7 +91,6 @@ class Sequencer:
         states: States of producers as of there.
         enters: Whether what's pending before it is to be delivered.
         skips_acks: Whether acknowledgements aren't delivered.
-        is_exact: Whether replays deliver what would be delivered if all was retained.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Sequencer:
         *,
         enters: bool,
         skips_acks: bool,
-        is_exact: bool,
     ) -> None:
         self.replay: Replay | None = None
         """What has to be read again before the next message may be added."""
@@ -111,7 +109,6 @@ class Sequencer:
         """Offset after the last duplicate, or acknowledgement that rolled back."""
         self.remarks: Remarks = Remarks()
         self._skips_acks = skips_acks
-        self._is_exact = is_exact
         self._producers: dict[bytes, Producer] = {}
         # Messages, until all that was delivered for them was settled; and numbers of those for
         # which any are delivered, and how many.
@@ -260,7 +257,7 @@ class Sequencer:
             if row[PRODUCER] != producer or row[CLOCK] <= replay.min:
                 continue
             commits = row[CLOCK] <= last
-            replay.has_ended |= self._is_exact and not commits
+            replay.has_ended |= not commits
             if commits and not replay.has_ended:
                 replay.min, replay.begin = row[CLOCK], row[BEGIN]
                 out.append(row)

@@ -6,13 +6,11 @@ import abc
 import struct
 from collections import deque
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 _WORD, _HEADER = b"\x66\x33\x93\x36", 8
 _length_of = struct.Struct("<I").unpack_from
+_LARGEST_OFFSET: Final = (1 << 63) - 1
 
 
 class Frame(NamedTuple):
@@ -33,8 +31,23 @@ class Refusal(NamedTuple):
     """Size of the frame, if it's known."""
 
 
-Block = tuple[list[bytes], list[int], list[int]]
-"""Frames as columns: payloads, begins and ends."""
+class Block(NamedTuple):
+    """Frames as columns, at least one."""
+
+    payloads: list[bytes]
+    begins: list[int]
+    ends: list[int]
+
+
+def checked_offset(offset: int) -> int:
+    """Return an offset.
+
+    Raises:
+        OverflowError: It has more than 63 bits.
+    """
+    if offset > _LARGEST_OFFSET:
+        raise OverflowError("offset is too large")
+    return offset
 
 
 class Splitter(abc.ABC):
@@ -46,220 +59,131 @@ class Splitter(abc.ABC):
     """
 
     def __init__(self, offset: int, largest: int) -> None:
-        self._largest = largest
-        # What was split off already, and offset and chunks of the content after it.
-        self._ahead: deque[Frame | Refusal] = deque()
-        self._ahead_bytes: int = 0
-        self._offset: int = offset
-        self._chunks: deque[bytes] = deque()
-        self._chunks_bytes: int = 0
-        self._ended = False
-
-    @property
-    def offset(self) -> int:
+        self.offset: int = checked_offset(offset)
         """Offset of the next frame."""
-        return self._ahead[0].begin if self._ahead else self._offset
+        self._through = offset  # After the content so far.
+        self._largest = largest
+        self._chunks: deque[bytes] = deque()
+        self._at = 0  # Within the first chunk.
+        self._ended = False
 
     @property
     def buffered(self) -> int:
-        """Bytes that were fed and aren't returned."""
-        return self._ahead_bytes + self._unsplit_bytes
-
-    @property
-    def _unsplit_bytes(self) -> int:
-        return self._chunks_bytes
+        """Bytes that weren't split."""
+        return self._through - self.offset
 
     def feed(self, chunk: bytes) -> None:
         """Take content that follows."""
+        self._through = checked_offset(self._through + len(chunk))
         self._ended = False
         if chunk:
             self._chunks.append(chunk)
-            self._chunks_bytes += len(chunk)
-
-    def feed_frames(self, frames: Sequence[tuple[bytes, int, int]]) -> None:
-        """Take frames that follow."""
-        at = self._offset
-        for _, begin, end in frames:
-            if begin < at or end <= begin:
-                raise ValueError("frames aren't in the order of their offsets")
-            at = end
-        self._offset = at
-        self._ahead.extend(map(Frame._make, frames))
-        self._ahead_bytes += sum([end - begin for _, begin, end in frames])
 
     def end(self) -> None:
         """Declare the end of content."""
         self._ended = True
 
     def jump(self, offset: int) -> int:
-        """Continue at `offset`, behind the frames at hand; return how many bytes are discarded."""
+        """Continue at `offset`, and return how many bytes of a partial frame are discarded."""
+        discarded = self.buffered
+        self.offset = self._through = checked_offset(offset)
+        self._chunks.clear()
+        self._at = 0
         self._ended = False
-        while True:
-            frames = list(map(Frame, *self._split(1 << 20)))
-            refused = None if frames else self._refuse()
-            found = frames if refused is None else [refused]
-            if not found:
-                break
-            self._ahead.extend(found)
-            self._ahead_bytes += sum([each.end - each.begin for each in found])
-        discarded = self._unsplit_bytes
-        self._drop()
-        self._offset = offset
         return discarded
 
-    def frames(self, limit: int) -> Block:
-        """Return the next frames, up to the first that reaches `limit` bytes.
+    @abc.abstractmethod
+    def split(self, limit: int) -> Block | Refusal | None:
+        """Return the next frames, up to the first that reaches `limit` bytes, or what isn't one."""
 
-        If there's none, `refusal()` tells what's there instead.
-        """
-        if not self._ahead:
-            return self._split(limit)
-        payloads: list[bytes] = []
-        begins: list[int] = []
-        ends: list[int] = []
-        size = 0
-        while self._ahead and size < limit:
-            frame = self._ahead[0]
-            if isinstance(frame, Refusal):
-                break
-            self._ahead.popleft()
-            payloads.append(frame.payload)
-            begins.append(frame.begin)
-            ends.append(frame.end)
-            size += frame.end - frame.begin
-        self._ahead_bytes -= size
-        return payloads, begins, ends
+    def refuse_end(self) -> Refusal | None:
+        """Refuse a partial frame at the end of content, once, after all that could be split."""
+        ended, self._ended = self._ended, False
+        is_partial, size = self._partial_frame()
+        return self._refuse("unexpected_eof", 0, size) if ended and is_partial else None
 
-    def put_back(self, block: Block, start: int) -> None:
-        """Take frames of a block from `start` on, to return them again."""
-        frames = list(map(Frame, *(column[start:] for column in block)))
-        self._ahead.extendleft(reversed(frames))
-        self._ahead_bytes += sum([frame.end - frame.begin for frame in frames])
+    def _partial_frame(self) -> tuple[bool, int]:
+        """Return whether there's a partial frame, and its size, if that's known."""
+        return self.buffered > 0, 0
 
-    def refusal(self) -> Refusal | None:
-        """Return the bytes before the next frame that are no frame, if there are any."""
-        if not self._ahead:
-            return self._refuse()
-        refused = self._ahead[0]
-        if not isinstance(refused, Refusal):
+    def _skip(self, size: int) -> None:
+        """Pass over bytes of the first chunk."""
+        self._at += size
+        if self._at == len(self._chunks[0]):
+            self._chunks.popleft()
+            self._at = 0
+
+    def _pass(self, payloads: list[bytes], overhead: int) -> Block | None:
+        """Return payloads as a block, if any; their framing takes so many bytes each."""
+        if not payloads:
             return None
-        self._ahead.popleft()
-        self._ahead_bytes -= refused.end - refused.begin
-        return refused
-
-    @abc.abstractmethod
-    def _split(self, limit: int) -> Block: ...
-
-    @abc.abstractmethod
-    def _refuse(self) -> Refusal | None: ...
-
-    def _drop(self) -> None:
-        """Drop what isn't split."""
-        self._chunks.clear()
-        self._chunks_bytes = 0
-
-    def _pass(self, payloads: list[bytes], overhead: int) -> Block:
-        """Return payloads as a block; their framing takes so many bytes each."""
         sizes = [len(payload) + overhead for payload in payloads]
-        ends = list(accumulate(sizes, initial=self._offset))
+        ends = list(accumulate(sizes, initial=self.offset))
         begins = ends[:-1]
         del ends[0]
-        if ends:
-            self._offset = ends[-1]
-        return payloads, begins, ends
+        self.offset = ends[-1]
+        return Block(payloads, begins, ends)
 
-    def _passed(self, kind: str, skipped: int, size: int) -> Refusal:
-        begin = self._offset
-        self._offset += skipped
-        return Refusal(kind, begin, self._offset, size)
-
-    def _end(self, *, is_partial: bool, size: int) -> Refusal | None:
-        """Refuse a partial frame at the end of content, once."""
-        ended, self._ended = self._ended, False
-        return self._passed("unexpected_eof", 0, size) if ended and is_partial else None
+    def _refuse(self, kind: str, skipped: int, size: int) -> Refusal:
+        begin = self.offset
+        self.offset += skipped
+        return Refusal(kind, begin, self.offset, size)
 
 
 class FrameSplitter(Splitter):
-    """Returns frames that were split elsewhere."""
+    """Splits nothing: content is split elsewhere."""
 
     def feed(self, chunk: bytes) -> None:  # noqa: ARG002
         """Refuse content."""
         raise ValueError("content is fed as frames")
 
-    def _split(self, limit: int) -> Block:  # noqa: ARG002
-        return [], [], []
-
-    def _refuse(self) -> None:
-        return None
+    def split(self, limit: int) -> None:
+        """Return None."""
 
 
-class _ChunkSplitter(Splitter):
-    def feed_frames(self, frames: Sequence[tuple[bytes, int, int]]) -> None:  # noqa: ARG002
-        """Refuse frames."""
-        raise ValueError("content isn't fed as frames")
-
-
-class LineSplitter(_ChunkSplitter):
+class LineSplitter(Splitter):
     """Splits lines."""
 
     def __init__(self, offset: int, largest: int) -> None:
         super().__init__(offset, largest)
-        self._at: int = 0  # Within the first chunk.
         self._partial: list[bytes] = []
-        self._partial_bytes: int = 0
-        self._skipped: int = 0  # Bytes of a line that is too large. They aren't kept.
+        self._partial_bytes: int = 0  # Also those of a line that is too large, which aren't kept.
 
-    @property
-    def is_skipping(self) -> bool:
-        """Whether the unfinished line, after all others were returned, is too large."""
-        return bool(self._skipped)
-
-    def take_partial(self) -> bytes:
-        """Remove the unfinished line, after all others were returned, and return its bytes.
-
-        There are none if it's too large.
-        """
-        partial = b"".join(self._partial)
-        self._offset += self._unsplit_bytes
-        self._drop()
+    def take_partial(self) -> bytes | None:
+        """Remove the unfinished line, after all others, and return it; None if it's too large."""
+        partial = None if self._partial_bytes > self._largest else b"".join(self._partial)
+        self.jump(self._through)
         return partial
 
-    @property
-    def _unsplit_bytes(self) -> int:
-        return self._skipped + self._partial_bytes + self._chunks_bytes - self._at
+    def jump(self, offset: int) -> int:
+        """Continue at `offset`, and return how many bytes of a partial line are discarded."""
+        self._drop_partial()
+        return super().jump(offset)
 
-    def _drop(self) -> None:
-        super()._drop()
-        self._partial.clear()
-        self._at = self._partial_bytes = self._skipped = 0
-
-    def _split(self, limit: int) -> Block:
+    def split(self, limit: int) -> Block | Refusal | None:
+        """Return the next lines, up to the first that reaches `limit` bytes, or one too large."""
         lines: list[bytes] = []
         size = 0
-        while self._chunks and size < limit and not self._skipped:
+        while self._chunks and size < limit:
             chunk, at = self._chunks[0], self._at
             stop = chunk.find(b"\n", at + max(limit - size - self._partial_bytes - 1, 0))
             if stop == -1:
                 stop = chunk.rfind(b"\n", at)
             if stop == -1:
-                self._keep_partial(chunk)
+                self._keep_partial(chunk[at:])
                 continue
             found = chunk[at:stop].split(b"\n")
-            length = stop + 1 - at + self._partial_bytes
-            if length > self._largest:
+            if stop + 1 - at + self._partial_bytes > self._largest:
                 found = self._cut_large(found)
                 if not found:
-                    break
-                length = sum(map(len, found)) + len(found) + self._partial_bytes
-            self._at += length - self._partial_bytes
+                    return self._pass(lines, 1) or self._refuse_line(chunk)
+            length = sum(map(len, found)) + len(found)
             if self._partial:
                 found[0] = b"".join([*self._partial, found[0]])
-                self._partial.clear()
-                self._partial_bytes = 0
-            if self._at == len(chunk):
-                self._pop_chunk()
+            size += length + self._partial_bytes
+            self._drop_partial()
+            self._skip(length)
             lines += found
-            size += length
         return self._pass(lines, 1)
 
     def _cut_large(self, lines: list[bytes]) -> list[bytes]:
@@ -270,60 +194,37 @@ class LineSplitter(_ChunkSplitter):
         small = next((at for at, line in enumerate(lines) if len(line) > largest), len(lines))
         return lines[:small]
 
-    def _keep_partial(self, chunk: bytes) -> None:
-        piece = chunk[self._at :]
-        self._pop_chunk()
+    def _refuse_line(self, chunk: bytes) -> Refusal:
+        """Pass over a line that is too large, and ends in a chunk."""
+        length = chunk.find(b"\n", self._at) + 1 - self._at
+        size = self._partial_bytes + length
+        self._drop_partial()
+        self._skip(length)
+        return self._refuse("too_large", size, size)
+
+    def _keep_partial(self, piece: bytes) -> None:
+        self._skip(len(piece))
         self._partial.append(piece)
         self._partial_bytes += len(piece)
         if self._partial_bytes > self._largest:
-            self._skipped, self._partial_bytes = self._partial_bytes, 0
             self._partial.clear()
 
-    def _pop_chunk(self) -> None:
-        self._chunks_bytes -= len(self._chunks.popleft())
-        self._at = 0
-
-    def _refuse(self) -> Refusal | None:
-        """Pass over a line that is too large once it ends."""
-        while self._chunks:
-            chunk = self._chunks[0]
-            newline = chunk.find(b"\n", self._at)
-            stop = newline + 1 or len(chunk)
-            self._skipped += self._partial_bytes + stop - self._at
-            self._partial.clear()
-            self._partial_bytes = 0
-            self._at = stop
-            if stop == len(chunk):
-                self._pop_chunk()
-            if newline != -1:
-                size, self._skipped = self._skipped, 0
-                return self._passed("too_large", size, size)
-        return self._end(is_partial=bool(self._skipped or self._partial), size=0)
+    def _drop_partial(self) -> None:
+        self._partial.clear()
+        self._partial_bytes = 0
 
 
-class FixedSplitter(_ChunkSplitter):
+class FixedSplitter(Splitter):
     """Splits frames with a header of a magic word and their length."""
 
-    def __init__(self, offset: int, largest: int) -> None:
-        super().__init__(offset, largest)
-        self._at: int = 0  # Within the first chunk.
-
-    @property
-    def _unsplit_bytes(self) -> int:
-        return self._chunks_bytes - self._at
-
-    def _drop(self) -> None:
-        super()._drop()
-        self._at = 0
-
-    def _split(self, limit: int) -> Block:
+    def split(self, limit: int) -> Block | Refusal | None:
+        """Return the next frames, up to the first that reaches `limit` bytes, or what isn't one."""
         payloads: list[bytes] = []
         size = 0
-        while size < limit:
-            length = self._header()
-            if not length or length > self._largest or not self._gather(length):
-                break
+        while size < limit and (length := self._gather(size)):
             chunk, at = self._chunks[0], self._at
+            if length > self._largest or not chunk.startswith(_WORD, at):
+                return self._pass(payloads, _HEADER) or self._refuse_header(length)
             left = len(chunk) - at
             # Hot: the following frames of the chunk.
             while length <= left and length <= self._largest and size < limit:
@@ -337,53 +238,54 @@ class FixedSplitter(_ChunkSplitter):
             self._skip(at - self._at)
         return self._pass(payloads, _HEADER)
 
-    def _header(self) -> int | None:
-        """Return the size of the next frame; 0 if it has no header, None if that isn't at hand."""
-        if not self._gather(_HEADER):
-            return None
+    def _gather(self, passed: int) -> int:
+        """Have the next frame in the first chunk, and return its size; 0 if it isn't complete.
+
+        Of a header that's wrong, nothing more is needed.
+
+        Args:
+            passed: Bytes after the offset that were split.
+        """
+        left = self.buffered - passed
+        if left < _HEADER:
+            return 0
+        self._join(_HEADER)
         chunk, at = self._chunks[0], self._at
         size: int = _HEADER + _length_of(chunk, at + 4)[0]
-        return size if chunk.startswith(_WORD, at) else 0
+        if size <= self._largest and chunk.startswith(_WORD, at):
+            if left < size:
+                return 0
+            self._join(size)
+        return size
 
-    def _gather(self, size: int) -> bool:
-        """Have `size` bytes in the first chunk, and return whether there are so many."""
-        if self._unsplit_bytes < size:
-            return False
+    def _join(self, size: int) -> None:
+        """Have `size` bytes in the first chunk."""
         have = len(self._chunks[0]) - self._at
         if have >= size:
-            return True
+            return
         pieces = [self._chunks.popleft()[self._at :]]
         while have < size:
             pieces.append(self._chunks.popleft())
             have += len(pieces[-1])
-        self._chunks_bytes -= self._at
         self._at = 0
         self._chunks.appendleft(b"".join(pieces))
-        return True
 
-    def _skip(self, size: int) -> None:
-        self._at += size
-        if self._at == len(self._chunks[0]):
-            self._chunks.popleft()
-            self._chunks_bytes -= self._at
-            self._at = 0
-
-    def _refuse(self) -> Refusal | None:
-        length, left = self._header(), self._unsplit_bytes
-        if length is None:
-            is_partial = left > 1 or (left == 1 and self._chunks[0][self._at :] != b"\n")
-            return self._end(is_partial=is_partial, size=left)
-        if not length:
-            self._gather(left)
-            found = self._chunks[0].find(_WORD, self._at + 1)
-            garbage = found - self._at if found != -1 else left - (len(_WORD) - 1)
-            self._skip(garbage)
-            return self._passed("desync", garbage, 0)
-        if length > self._largest:
+    def _refuse_header(self, length: int) -> Refusal:
+        if self._chunks[0].startswith(_WORD, self._at):
             self._skip(_HEADER)
-            return self._passed("too_large", _HEADER, length)
-        # Frames that are complete were returned.
-        return self._end(is_partial=True, size=length)
+            return self._refuse("too_large", _HEADER, length)
+        left = self.buffered
+        self._join(left)
+        found = self._chunks[0].find(_WORD, self._at + 1)
+        garbage = found - self._at if found != -1 else left - (len(_WORD) - 1)
+        self._skip(garbage)
+        return self._refuse("desync", garbage, 0)
+
+    def _partial_frame(self) -> tuple[bool, int]:
+        left = self.buffered
+        if left < _HEADER:
+            return b"".join(self._chunks)[self._at :] not in {b"", b"\n"}, left
+        return True, _HEADER + _length_of(self._chunks[0], self._at + 4)[0]
 
 
 SPLITTERS: dict[str, type[Splitter]] = {

@@ -66,21 +66,31 @@ class StampReader:
 
     Args:
         prefix: Constant bytes before the UUID, if any.
-        path: Names of nested JSON members that lead to the UUID, which is text then. None if it's
-            16 bytes after the prefix.
+        suffix: Constant bytes after it, which is text then. None if it's 16 bytes.
+        path: Names of nested JSON members that lead to a UUID that has another place, if any.
         strict: Leave UUIDs that are neither zero nor of version 1 to the caller.
     """
 
-    def __init__(self, prefix: bytes | None, path: Sequence[bytes] | None, *, strict: bool) -> None:
+    def __init__(
+        self,
+        prefix: bytes | None,
+        suffix: bytes | None,
+        path: Sequence[bytes] | None,
+        *,
+        strict: bool,
+    ) -> None:
+        if path is not None and suffix is None:
+            raise ValueError("text has a suffix")
         self._prefix = prefix
+        self._suffix = suffix
         self._decoder = None if path is None else msgspec.json.Decoder(_nested(path))
         self._depth = 0 if path is None else len(path)
         self._strict = strict
         self._tails: dict[bytes, tuple[int, bytes, int]] = {}
         self._low_at = len(prefix or b"")
-        self._tail_at = self._low_at + (4 if path is None else 8)
-        # A quote follows text.
-        self._tail_end = self._low_at + (RAW_LENGTH if path is None else TEXT_LENGTH + 1)
+        self._tail_at = self._low_at + (4 if suffix is None else 8)
+        uuid_length = RAW_LENGTH if suffix is None else TEXT_LENGTH
+        self._tail_end = self._low_at + uuid_length + len(suffix or b"")
 
     def read_rows(self, block: Block) -> list[Row]:
         """Return the rows of frames, up to the first whose UUID isn't clear."""
@@ -88,7 +98,7 @@ class StampReader:
         add = rows.append
         prefix, find_tail = self._prefix or b"", self._tails.get
         low_at, tail_at, tail_end = self._low_at, self._tail_at, self._tail_end
-        raw_of = bytes if self._decoder is None else unhexlify
+        raw_of = bytes if self._suffix is None else unhexlify
         # Hot: a call for each message would take longer than all else.
         for payload, begin, end in zip(*block, strict=True):
             tail = find_tail(payload[tail_at:tail_end])
@@ -130,9 +140,9 @@ class StampReader:
         if self._prefix is None or not payload.startswith(self._prefix):
             return None
         found = payload[self._low_at : self._tail_end]
-        if self._decoder is None:
+        if self._suffix is None:
             return found if len(found) == RAW_LENGTH else None
-        return _raw_of(found[:-1]) if found.endswith(b'"') else None
+        return _raw_of(found[:TEXT_LENGTH]) if found[TEXT_LENGTH:] == self._suffix else None
 
     def _read_member(self, decoder: msgspec.json.Decoder[Any], payload: bytes) -> bytes | None:
         """Return the UUID at the path, or zero if it's missing or null."""
