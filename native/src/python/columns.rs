@@ -5,14 +5,14 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::{caught, words, Leading};
-use crate::columns::{self, Bits, Column, Fields, Kind, Values};
+use super::{caught, words};
+use crate::columns::{self, Bits, Column, Members, Number, Texts, Values};
 
-pub const DEEPEST: usize = 64;
+const DEEPEST: usize = 64;
 
 /// Columns of documents.
 #[pyclass(frozen, module = "gazette_aio.message.core")]
-pub struct Schema(Fields);
+pub struct Schema(Members);
 
 /// Name and kind of a column, numbers of the kind, and children.
 #[derive(FromPyObject)]
@@ -22,7 +22,7 @@ pub struct Field(String, String, Vec<usize>, Vec<Py<PyAny>>);
 impl Schema {
     #[new]
     fn new(py: Python<'_>, fields: Vec<Py<PyAny>>) -> PyResult<Self> {
-        Ok(Schema(to_fields(py, fields, 0)?))
+        Ok(Schema(to_members(py, fields, 0)?))
     }
 
     /// Parses an array of documents, as `Batch.documents()` does.
@@ -61,162 +61,138 @@ impl Schema {
             return Err(PyOverflowError::new_err(text));
         }
         let parts = py.detach(|| caught(|| columns::read(&self.0, documents, threads)))?;
-        let parts = parts
-            .into_iter()
-            .map(|part| {
-                Ok((
-                    part.rows,
-                    children(py, &self.0, &part.members.columns)?,
-                    part.refused,
-                ))
-            })
-            .collect::<PyResult<Vec<_>>>()?;
-        PyList::new(py, parts)
+        let part = |part: columns::Part| {
+            let columns = part.members.columns.iter().map(|column| array(py, column));
+            let columns = columns.collect::<PyResult<Vec<_>>>()?;
+            Ok((part.rows, columns, part.refused))
+        };
+        let parts = parts.into_iter().map(part);
+        PyList::new(py, parts.collect::<PyResult<Vec<_>>>()?)
     }
 }
 
-fn to_fields(py: Python<'_>, fields: Vec<Py<PyAny>>, depth: usize) -> PyResult<Fields> {
-    if depth > DEEPEST {
-        return Err(PyValueError::new_err(format!(
-            "columns are more than {DEEPEST} levels deep"
-        )));
-    }
-    let to_field = |field: Py<PyAny>| {
+fn to_members(py: Python<'_>, fields: Vec<Py<PyAny>>, depth: usize) -> PyResult<Members> {
+    check_depth(depth)?;
+    let to_named = |field: Py<PyAny>| {
         let Field(name, kind, numbers, children) = field.extract(py)?;
-        let children = to_fields(py, children, depth + 1)?;
-        Ok((name.into_bytes(), to_kind(&kind, &numbers, children)?))
+        let children = to_members(py, children, depth + 1)?;
+        let values = to_values(&kind, &numbers, children)?;
+        Ok((name.into_bytes(), Column::new(values)))
     };
-    Ok(Fields::new(
-        fields.into_iter().map(to_field).collect::<PyResult<_>>()?,
-    ))
+    let named = fields.into_iter().map(to_named);
+    Ok(Members::new(named.collect::<PyResult<_>>()?))
 }
 
-fn to_kind(kind: &str, numbers: &[usize], children: Fields) -> PyResult<Kind> {
+/// Refuses columns within columns that would take too much of a thread's stack.
+pub fn check_depth(depth: usize) -> PyResult<()> {
+    if depth > DEEPEST {
+        let text = format!("columns are more than {DEEPEST} levels deep");
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(())
+}
+
+fn to_values(kind: &str, numbers: &[usize], children: Members) -> PyResult<Values> {
+    let number = |kind, width| Values::Number {
+        kind,
+        width,
+        bytes: Vec::new(),
+    };
+    let ends = vec![0];
     Ok(match (kind, numbers) {
-        ("text", &[bytes @ (4 | 8)]) => Kind::Text {
-            is_large: bytes == 8,
+        ("text", &[bytes @ (4 | 8)]) => Values::Text(Texts::new(bytes == 8)),
+        ("signed", &[width @ (1 | 2 | 4 | 8)]) => number(Number::Signed, width),
+        ("unsigned", &[width @ (1 | 2 | 4 | 8)]) => number(Number::Unsigned, width),
+        ("float", &[width @ (4 | 8)]) => number(Number::Float, width),
+        ("bool", &[]) => Values::Bool(Bits::default()),
+        ("date", &[width @ (4 | 8)]) => number(Number::Date, width),
+        ("time", &[digits @ (0 | 3 | 6 | 9)]) => {
+            let digits = digits as u32;
+            number(Number::Time { digits }, 8)
+        }
+        ("decimal", &[width @ (16 | 32), precision, scale @ 0..=38]) => {
+            number(Number::Decimal { precision, scale }, width)
+        }
+        ("struct", &[]) => Values::Struct(children),
+        ("list", &[]) => Values::List {
+            ends,
+            item: only(children)?,
         },
-        ("signed", &[bytes @ (1 | 2 | 4 | 8)]) => Kind::Int {
-            bytes,
-            is_signed: true,
+        ("map", &[]) => Values::Map {
+            ends,
+            names: Texts::new(false),
+            item: only(children)?,
         },
-        ("unsigned", &[bytes @ (1 | 2 | 4 | 8)]) => Kind::Int {
-            bytes,
-            is_signed: false,
-        },
-        ("float", &[bytes @ (4 | 8)]) => Kind::Float { bytes },
-        ("bool", &[]) => Kind::Bool,
-        ("date", &[bytes @ (4 | 8)]) => Kind::Date { bytes },
-        ("time", &[digits @ (0 | 3 | 6 | 9)]) => Kind::Time {
-            digits: digits as u32,
-        },
-        ("decimal", &[bytes @ (16 | 32), precision, scale @ 0..=38]) => Kind::Decimal {
-            bytes,
-            precision,
-            scale,
-        },
-        ("struct", &[]) => Kind::Struct(children),
-        ("list", &[]) => Kind::List(Box::new(children.only().ok_or_else(unknown)?)),
-        ("map", &[]) => Kind::Map(Box::new(children.only().ok_or_else(unknown)?)),
         _ => return Err(unknown()),
     })
+}
+
+fn only(mut children: Members) -> PyResult<Box<Column>> {
+    let item = children.columns.pop().ok_or_else(unknown)?;
+    Ok(Box::new(item))
 }
 
 fn unknown() -> PyErr {
     PyValueError::new_err("kind of a column isn't known")
 }
 
-fn children<'py>(
-    py: Python<'py>,
-    fields: &Fields,
-    columns: &[Column],
-) -> PyResult<Bound<'py, PyList>> {
-    let arrays = fields
-        .kinds()
-        .zip(columns)
-        .map(|(kind, column)| arrow(py, kind, column));
-    PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
-}
-
 /// Returns a column as its rows, nulls, buffers and children.
-fn arrow<'py>(py: Python<'py>, kind: &Kind, column: &Column) -> PyResult<Bound<'py, PyAny>> {
+fn array<'py>(py: Python<'py>, column: &Column) -> PyResult<Bound<'py, PyAny>> {
     let Bits { bytes, len, unset } = &column.valid;
-    let mut buffers = vec![(*unset > 0).then(|| PyBytes::new(py, bytes))];
-    let mut inner = PyList::empty(py);
-    match (&column.values, kind) {
-        (Values::Text { ends, data }, Kind::Text { is_large }) => {
-            buffers.push(Some(bounds(py, ends, if *is_large { 8 } else { 4 })?));
-            buffers.push(Some(PyBytes::new(py, data)));
+    let valid = (*unset > 0).then(|| PyBytes::new(py, bytes));
+    let children = PyList::empty(py);
+    let buffers = match &column.values {
+        Values::Text(texts) => text_buffers(py, texts)?,
+        Values::Bool(bits) => vec![PyBytes::new(py, &bits.bytes)],
+        Values::Number { bytes, .. } => vec![PyBytes::new(py, bytes)],
+        Values::Struct(members) => {
+            for column in &members.columns {
+                children.append(array(py, column)?)?;
+            }
+            Vec::new()
         }
-        (Values::Int(values), kind) => {
-            let size = match kind {
-                Kind::Int { bytes, .. } | Kind::Date { bytes } => *bytes,
-                _ => 8,
-            };
-            buffers.push(Some(integers(py, values.iter().copied(), size)?));
+        Values::List { ends, item } => {
+            children.append(array(py, item)?)?;
+            vec![bounds(py, ends)?]
         }
-        (Values::Float(values), Kind::Float { bytes: 4 }) => {
-            buffers.push(Some(words(
-                py,
-                values.iter().map(|value| (*value as f32).to_le_bytes()),
-            )?));
+        Values::Map { ends, names, item } => {
+            let (count, names) = (names.ends.len() - 1, text_buffers(py, names)?);
+            children.append(described(py, count, 0, None, names, PyList::empty(py))?)?;
+            children.append(array(py, item)?)?;
+            vec![bounds(py, ends)?]
         }
-        (Values::Float(values), _) => {
-            buffers.push(Some(words(
-                py,
-                values.iter().map(|value| value.to_le_bytes()),
-            )?));
-        }
-        (Values::Bool(bits), _) => buffers.push(Some(PyBytes::new(py, &bits.bytes))),
-        (Values::Decimal(values), Kind::Decimal { bytes: 16, .. }) => {
-            buffers.push(Some(words(
-                py,
-                values.iter().map(|value| value.to_le_bytes()),
-            )?));
-        }
-        (Values::Decimal(values), _) => {
-            let halves = values.iter().map(|value| {
-                let mut bytes = [if *value < 0 { 0xff } else { 0 }; 32];
-                bytes[..16].copy_from_slice(&value.to_le_bytes());
-                bytes
-            });
-            buffers.push(Some(words(py, halves)?));
-        }
-        (Values::Struct(members), Kind::Struct(fields)) => {
-            inner = children(py, fields, &members.columns)?;
-        }
-        (Values::List { ends, item }, Kind::List(kind)) => {
-            buffers.push(Some(bounds(py, ends, 4)?));
-            inner.append(arrow(py, kind, item)?)?;
-        }
-        (Values::Map { ends, names, item }, Kind::Map(kind)) => {
-            buffers.push(Some(bounds(py, ends, 4)?));
-            inner.append(arrow(py, &Kind::Text { is_large: false }, names)?)?;
-            inner.append(arrow(py, kind, item)?)?;
-        }
-        _ => return Err(unknown()),
-    }
-    Ok((len, unset, buffers, inner).into_pyobject(py)?.into_any())
+    };
+    described(py, *len, *unset, valid, buffers, children)
 }
 
-fn bounds<'py>(py: Python<'py>, ends: &[i32], size: usize) -> PyResult<Bound<'py, PyBytes>> {
-    integers(
-        py,
-        Leading(Some(0), ends.iter().map(|end| i64::from(*end))),
-        size,
-    )
+fn described<'py>(
+    py: Python<'py>,
+    rows: usize,
+    nulls: usize,
+    valid: Option<Bound<'py, PyBytes>>,
+    buffers: Vec<Bound<'py, PyBytes>>,
+    children: Bound<'py, PyList>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let buffers: Vec<_> = [valid]
+        .into_iter()
+        .chain(buffers.into_iter().map(Some))
+        .collect();
+    Ok((rows, nulls, buffers, children)
+        .into_pyobject(py)?
+        .into_any())
 }
 
-/// Returns integers in so many bytes each.
-fn integers(
-    py: Python<'_>,
-    values: impl ExactSizeIterator<Item = i64>,
-    size: usize,
-) -> PyResult<Bound<'_, PyBytes>> {
-    match size {
-        1 => words(py, values.map(|value| (value as i8).to_le_bytes())),
-        2 => words(py, values.map(|value| (value as i16).to_le_bytes())),
-        4 => words(py, values.map(|value| (value as i32).to_le_bytes())),
-        _ => words(py, values.map(i64::to_le_bytes)),
-    }
+fn text_buffers<'py>(py: Python<'py>, texts: &Texts) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let bounds = match texts.is_large {
+        true => words(
+            py,
+            texts.ends.iter().map(|end| i64::from(*end).to_le_bytes()),
+        ),
+        false => bounds(py, &texts.ends),
+    };
+    Ok(vec![bounds?, PyBytes::new(py, &texts.data)])
+}
+
+fn bounds<'py>(py: Python<'py>, ends: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
+    words(py, ends.iter().map(|end| end.to_le_bytes()))
 }

@@ -10,7 +10,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::columns::Schema;
-use super::{caught, words, Leading};
+use super::{caught, words};
 use crate::frames::{Frame, Framing};
 use crate::journal::{self, Format, Output, Place};
 use crate::sequence::{Bounds, Row, Sequencer};
@@ -480,12 +480,11 @@ impl Batch {
         if i32::try_from(size).is_err() {
             return Err(PyValueError::new_err("messages take more than 2 GiB"));
         }
-        let mut end = 0;
-        let ends = self.0.iter().map(|row| {
-            end += row.payload.len() as i32;
-            end.to_le_bytes()
-        });
-        let offsets = words(py, Leading(Some([0; 4]), ends))?;
+        let mut offsets = vec![0_i32];
+        for (row, begin) in self.0.iter().zip(0..) {
+            offsets.push(offsets[begin] + row.payload.len() as i32);
+        }
+        let offsets = words(py, offsets.iter().map(|offset| offset.to_le_bytes()))?;
         let data = PyBytes::new_with(py, size, |mut place| {
             for row in &self.0 {
                 let (value, rest) = place.split_at_mut(row.payload.len());

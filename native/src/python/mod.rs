@@ -10,22 +10,6 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Iterates over one item, and then over others.
-pub struct Leading<T, I>(pub Option<T>, pub I);
-
-impl<T, I: Iterator<Item = T> + ExactSizeIterator> Iterator for Leading<T, I> {
-    type Item = T;
-    fn next(&mut self) -> Option<T> {
-        self.0.take().or_else(|| self.1.next())
-    }
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let size = self.1.len() + usize::from(self.0.is_some());
-        (size, Some(size))
-    }
-}
-
-impl<T, I: Iterator<Item = T> + ExactSizeIterator> ExactSizeIterator for Leading<T, I> {}
-
 pub fn words<const N: usize>(
     py: Python<'_>,
     items: impl ExactSizeIterator<Item = [u8; N]>,

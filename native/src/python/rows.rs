@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use memchr::memchr;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList};
 
-use super::columns::DEEPEST;
-use crate::rows::{self, Column, Description};
+use super::columns::check_depth;
+use crate::rows::{self, Column};
 use crate::stamp::{self, count_objects, may_hold_null};
 use crate::uuid::Writer;
 
@@ -122,45 +123,38 @@ impl Stamper {
     }
 }
 
-/// Key, kind, parameter, rows, shift, validity, buffers and children of a column.
-struct TableColumn(
-    PyBackedBytes,
-    PyBackedStr,
-    i32,
-    usize,
-    usize,
-    Option<PyBackedBytes>,
-    Vec<PyBackedBytes>,
-    Vec<TableColumn>,
-);
-
-fn to_columns(columns: Vec<Bound<'_, PyAny>>, depth: usize) -> PyResult<Vec<TableColumn>> {
-    if depth > DEEPEST {
-        let text = format!("columns are more than {DEEPEST} levels deep");
-        return Err(PyValueError::new_err(text));
-    }
-    let to_column = |column: Bound<'_, PyAny>| {
-        let (key, kind, parameter, rows, shift, valid, buffers, children) = column.extract()?;
-        let children = to_columns(children, depth + 1)?;
-        Ok(TableColumn(
-            key, kind, parameter, rows, shift, valid, buffers, children,
-        ))
-    };
-    columns.into_iter().map(to_column).collect()
+fn to_columns(columns: Vec<Bound<'_, PyAny>>, depth: usize) -> PyResult<Vec<Column>> {
+    check_depth(depth)?;
+    columns
+        .into_iter()
+        .map(|column| to_column(&column, depth))
+        .collect()
 }
 
-fn checked(column: &TableColumn) -> Option<Column<'_>> {
-    let TableColumn(key, kind, parameter, rows, shift, valid, buffers, children) = column;
-    Column::new(Description {
-        key,
-        kind,
-        parameter: *parameter,
-        rows: *rows,
-        shift: *shift,
-        valid: valid.as_deref(),
-        buffers: buffers.iter().map(|buffer| &buffer[..]).collect(),
-        children: children.iter().map(checked).collect::<Option<_>>()?,
-    })
+fn to_column(column: &Bound<'_, PyAny>, depth: usize) -> PyResult<Column> {
+    type Described<'py> = (
+        PyBackedBytes,
+        PyBackedStr,
+        i32,
+        usize,
+        usize,
+        Option<PyBackedBytes>,
+        Vec<PyBackedBytes>,
+        Vec<Bound<'py, PyAny>>,
+    );
+    let (key, kind, parameter, rows, shift, valid, buffers, children): Described<'_> =
+        column.extract()?;
+    let column = Column::new(
+        Bytes::from_owner(key),
+        &kind,
+        parameter,
+        rows,
+        shift,
+        valid.map(Bytes::from_owner),
+        buffers.into_iter().map(Bytes::from_owner).collect(),
+        to_columns(children, depth + 1)?,
+    );
+    column.ok_or_else(|| PyValueError::new_err("a column isn't as described"))
 }
 
 /// Returns the rows of columns as lines of JSON; None if JSON can't hold one of the values.
@@ -170,7 +164,5 @@ pub fn table_lines<'py>(
     columns: Vec<Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let columns = to_columns(columns, 0)?;
-    let columns: Option<Vec<_>> = columns.iter().map(checked).collect();
-    let columns = columns.ok_or_else(|| PyValueError::new_err("a column isn't as described"))?;
     Ok(rows::lines(&columns).map(|lines| PyBytes::new(py, &lines)))
 }

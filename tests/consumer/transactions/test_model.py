@@ -11,7 +11,6 @@ from itertools import accumulate, pairwise
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,16 +18,13 @@ from hypothesis import strategies as st
 from gazette_aio.consumer.application import DeferToNextTransaction
 from gazette_aio.message import (
     ACK_TXN,
-    CONTINUE_TXN,
     OUTSIDE_TXN,
     Envelope,
     ProducerID,
     Sequencer,
-    build_uuid,
     get_clock,
     get_flags,
     get_producer_id,
-    json_adapter,
     parse_uuid,
 )
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
@@ -37,6 +33,7 @@ from tests import extent
 from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
 from tests.consumer.transactions.forms import FORMS, SIZE, Formed, Journals, Lines
 from tests.consumer.transactions.world import NDJSON, shard_spec
+from tests.message.random_lines import ADAPTER, START, A, line, random_lines
 from tests.waiting import turns
 
 PRODUCERS = [ProducerID(bytes([number] * 6)) for number in range(3)]
@@ -202,72 +199,10 @@ def test_each_committed_message_is_consumed_once_and_in_order(form: Any, seed: i
 # Messages that misbehave, in calls that end anywhere.
 
 
-class Number(msgspec.Struct):
-    n: int
-
-
-ADAPTER = json_adapter(Number)
 JOURNAL = "a/j"
-A, B = ProducerID(b"\x01AAAAA"), ProducerID(b"\x01BBBBB")
 LAST = ProducerID(b"\x01LLLLL")
 """Producer of the last message, which is outside of transactions."""
-START = 10**16
 MIN = 1.0
-
-
-def line(number: int, clock: int, flags: Any = CONTINUE_TXN, producer: ProducerID = A) -> bytes:
-    uuid = build_uuid(producer, clock, flags)
-    if flags == ACK_TXN:
-        return ADAPTER.acknowledgement(uuid) + b"\n"
-    return ADAPTER.encode(Number(number), uuid) + b"\n"
-
-
-def random_content(rng: random.Random) -> bytes:
-    """Return transactions of one producer or two, some of which misbehave."""
-    clocks = {A: START, B: START + 16 * rng.randrange(-5000, 5000)}
-    odd = rng.choice((0, 0, 0.02, 0.2))
-    lines: list[bytes] = []
-    for _ in range(rng.randrange(1, 10)):
-        producer = rng.choice((A, A, A, B))
-        step = rng.choice((160, 160, 160, 16, 1))
-        flags: Any = rng.choice((CONTINUE_TXN, CONTINUE_TXN, CONTINUE_TXN, OUTSIDE_TXN))
-        for _ in range(rng.choice((1, 3, 31, 32, 50, 200))):
-            clocks[producer] += step
-            lines.append(line(len(lines), clocks[producer], flags, producer))
-            if rng.random() < odd:
-                lines.append(odd_line(rng, lines, clocks[producer] + step, producer))
-        if rng.random() < 0.7:
-            clocks[producer] += step
-            lines.append(line(0, clocks[producer], ACK_TXN, producer))
-        for _ in range(rng.choice((0, 0, 20, 60))):
-            for flags in (*[CONTINUE_TXN] * rng.randrange(4), ACK_TXN):
-                clocks[producer] += step
-                lines.append(line(len(lines), clocks[producer], flags, producer))
-            if rng.random() < odd / 3:
-                lines.append(odd_line(rng, lines, clocks[producer] + step, producer))
-    return b"".join([*lines, line(0, START, OUTSIDE_TXN, LAST)])
-
-
-def odd_line(rng: random.Random, lines: list[bytes], clock: int, producer: ProducerID) -> bytes:
-    usual = line(len(lines), clock, CONTINUE_TXN, producer)
-    head, uuid = usual[:18], usual[18:54]
-    match rng.randrange(8):
-        case 0:
-            return rng.choice(lines)  # It's a duplicate, or is bad again.
-        case 1:
-            return usual.replace(b'"n":', b'"n":"bad",')
-        case 2:
-            return b'{"n":7,"_meta":{"uuid":"' + uuid + b'"}}\n'
-        case 3:
-            return head + uuid.upper() + usual[54:]
-        case 4:
-            return head + uuid.replace(b"-", b"_") + usual[54:]
-        case 5:
-            return head + b"g" + usual[19:]
-        case 6:
-            return usual[: rng.randrange(60)].rstrip() + b"\n"
-        case _:
-            return line(0, clock - rng.choice((160, 1600)), ACK_TXN, producer)
 
 
 def row_of(envelope: Envelope[Any]) -> Any:
@@ -465,7 +400,7 @@ def check_error(error: str | None, bad: int | None) -> None:
 @given(seed=st.integers(0, 2**32))
 def test_transactions_are_those_of_messages_one_by_one(hook: type[Limited], seed: int):
     rng = random.Random(seed)
-    content = random_content(rng)
+    content = b"".join([*random_lines(rng), line(0, START, OUTSIDE_TXN, LAST)])
     rows, bad = committed_of(content)
     ledger, application = Ledger(), hook(random.Random(seed))
 
@@ -492,7 +427,7 @@ def test_transactions_are_those_of_messages_one_by_one(hook: type[Limited], seed
 @given(seed=st.integers(0, 2**32))
 def test_messages_are_consumed_once_whatever_call_is_cancelled(hook: type[Limited], seed: int):
     rng = random.Random(seed)
-    content = random_content(rng)
+    content = b"".join([*random_lines(rng), line(0, START, OUTSIDE_TXN, LAST)])
     rows, bad = committed_of(content)
     ledger = Ledger()
 

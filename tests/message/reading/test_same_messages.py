@@ -9,7 +9,6 @@ import logging
 import random
 from collections import deque
 
-import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,28 +16,14 @@ from hypothesis import strategies as st
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
-    OUTSIDE_TXN,
-    Clock,
-    ProducerID,
     Sequencer,
     SequencerCheckpoint,
-    build_uuid,
-    json_adapter,
 )
 from gazette_aio.message.reading.envelopes import EnvelopeEngine
 from gazette_aio.message.reading.sequenced import SequencedEngine
+from tests.message.random_lines import ADAPTER, START, line, random_lines
 from tests.message.reading.stepwise import NeedContent, NeedReplay, Pause, Reading, Stop
 from tests.message.reading.test_reader import as_it_is
-
-A, B = ProducerID(b"\x01AAAAA"), ProducerID(b"\x01BBBBB")
-START = Clock.from_time(1_700_000_000 * 10**9).value
-
-
-class Number(msgspec.Struct):
-    n: int
-
-
-ADAPTER = json_adapter(Number)
 
 
 @pytest.fixture(autouse=True)
@@ -47,60 +32,6 @@ def _quiet():
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
-
-
-def line(number, clock, flags=CONTINUE_TXN, producer=A):
-    uuid = build_uuid(producer, clock, flags)
-    if flags == ACK_TXN:
-        return ADAPTER.acknowledgement(uuid) + b"\n"
-    return ADAPTER.encode(Number(number), uuid) + b"\n"
-
-
-def random_lines(rng):
-    """Lines of transactions of one producer or two, some of which misbehave."""
-    clocks = {A: START, B: START + 16 * rng.randrange(-5000, 5000)}
-    odd = rng.choice((0, 0, 0.02, 0.2))
-    lines = []
-    for _ in range(rng.randrange(1, 10)):
-        producer = rng.choice((A, A, A, B))
-        step = rng.choice((160, 160, 160, 16, 1))
-        flags = rng.choice((CONTINUE_TXN, CONTINUE_TXN, CONTINUE_TXN, OUTSIDE_TXN))
-        for _ in range(rng.choice((1, 3, 31, 32, 50, 200))):
-            clocks[producer] += step
-            lines.append(line(len(lines), clocks[producer], flags, producer))
-            if rng.random() < odd:
-                lines.append(odd_line(rng, lines, clocks[producer] + step, producer))
-        if rng.random() < 0.7:
-            clocks[producer] += step
-            lines.append(line(0, clocks[producer], ACK_TXN, producer))
-        for _ in range(rng.choice((0, 0, 20, 60))):
-            for flags in (*[CONTINUE_TXN] * rng.randrange(4), ACK_TXN):
-                clocks[producer] += step
-                lines.append(line(len(lines), clocks[producer], flags, producer))
-            if rng.random() < odd / 3:
-                lines.append(odd_line(rng, lines, clocks[producer] + step, producer))
-    return lines
-
-
-def odd_line(rng, lines, clock, producer):
-    usual = line(len(lines), clock, CONTINUE_TXN, producer)
-    head, uuid = usual[:18], usual[18:54]
-    kind = rng.randrange(8)
-    if kind == 0:
-        return rng.choice(lines)  # It's a duplicate, or is bad again.
-    if kind == 1:
-        return usual.replace(b'"n":', b'"n":"bad",')
-    if kind == 2:
-        return b'{"n":7,"_meta":{"uuid":"' + uuid + b'"}}\n'
-    if kind == 3:
-        return head + uuid.upper() + usual[54:]
-    if kind == 4:
-        return head + uuid.replace(b"-", b"_") + usual[54:]
-    if kind == 5:
-        return head + b"g" + usual[19:]
-    if kind == 6:
-        return usual[: rng.randrange(60)].rstrip() + b"\n"
-    return line(0, clock - rng.choice((160, 1600)), ACK_TXN, producer)
 
 
 def read(
