@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from email.utils import formatdate
 from pathlib import Path
@@ -209,6 +210,29 @@ async def test_doctor_says_how_to_get_the_compiled_core(unused_port: int) -> Non
     assert diagnosis.core_finding("native", is_chosen=False).result == "ok"
 
 
+def test_doctor_says_that_the_compiled_core_is_older_than_its_sources(tmp_path: Path) -> None:
+    package, sources = tmp_path / "gazette_aio", tmp_path / "native/src/python"
+    module, source = package / "message/core/_native.abi3.so", sources / "journal.rs"
+    for path in (module, source):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    os.utime(module, (5, 5))
+    os.utime(source, (5, 5))
+    assert diagnosis.newer_source(package) is None
+    os.utime(source, (6, 6))
+    newer = diagnosis.newer_source(package)
+    assert newer == source
+    stale = diagnosis.core_finding("native", is_chosen=False, newer=newer)
+    assert (stale.result, stale.remedy) == ("warning", "build it again by `make core`")
+    assert stale.detail == f"native, but older than {source}"
+    # Neither a wheel nor a plain tree is stale.
+    source.unlink()
+    assert diagnosis.newer_source(package) is None
+    module.unlink()
+    source.touch()
+    assert diagnosis.newer_source(package) is None
+
+
 @pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
 async def test_doctor(broker_cli: Any, gazette_broker: Any) -> None:
     without = await broker_cli("doctor", "--json")
@@ -253,7 +277,8 @@ async def test_doctor_looks_at_advertised_addresses(cli: Any, unused_port: int) 
     assert noname["remedy"].startswith("start the server with a --broker.host that resolves here")
     assert f"all requests go to {broker.endpoint} instead" in noname["remedy"]
     # Without routes, the addresses don't matter.
-    of_core = int(FORM == "plain")
+    package = Path(diagnosis.__file__).parents[2]
+    of_core = int(FORM == "plain" or diagnosis.newer_source(package) is not None)
     assert (proxied.code, proxied.text.count("warning")) == (0, 2 + of_core)
     assert (fine.code, fine.json[-1]["result"]) == (0, "ok")
 

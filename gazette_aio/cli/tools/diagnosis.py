@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import ssl
 from email.utils import parsedate_to_datetime
@@ -13,6 +14,7 @@ from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 SKEW_SECONDS: Final = 5.0
 """Difference of clocks, in seconds, that breaks tokens and retention."""
@@ -31,13 +33,17 @@ class Finding:
     remedy: str = ""
 
 
-def core_finding(form: str, *, is_chosen: bool) -> Finding:
+def core_finding(form: str, *, is_chosen: bool, newer: Path | None = None) -> Finding:
     """Return the finding of the core of messages.
 
     Args:
         form: `native` or `plain`.
         is_chosen: Whether `GAZETTE_AIO_CORE` asks for this form.
+        newer: A source of the compiled core that is newer.
     """
+    if form == "native" and newer is not None:
+        detail = f"native, but older than {newer}"
+        return Finding("core", "warning", detail, "build it again by `make core`")
     if form == "native":
         return Finding("core", "ok", "native")
     if is_chosen:
@@ -50,6 +56,18 @@ def core_finding(form: str, *, is_chosen: bool) -> Finding:
         )
     detail = "plain Python: messages are read and published more slowly"
     return Finding("core", "warning", detail, remedy)
+
+
+def newer_source(package: Path) -> Path | None:
+    """Return a source of the compiled core that is newer, or None; wheels have no sources.
+
+    Args:
+        package: Directory of the package. A clone has the sources beside it.
+    """
+    module = package / "message/core/_native.abi3.so"
+    built = module.stat().st_mtime if module.exists() else math.inf
+    sources = sorted((package.parent / "native/src").rglob("*.rs"))
+    return next((source for source in sources if source.stat().st_mtime > built), None)
 
 
 def resolution_failure(host: str, variable: str) -> Finding:

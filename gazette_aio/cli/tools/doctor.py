@@ -10,6 +10,7 @@ import platform
 import socket
 import ssl
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -90,7 +91,9 @@ async def _examine(
     broker: ClientSettings, consumer: ClientSettings | None, etcd: str | None
 ) -> list[Finding]:
     chosen = os.environ.get("GAZETTE_AIO_CORE")
-    findings = [_versions(), diagnosis.core_finding(FORM, is_chosen=chosen == FORM)]
+    newer = diagnosis.newer_source(Path(__file__).parents[2])
+    core = diagnosis.core_finding(FORM, is_chosen=chosen == FORM, newer=newer)
+    findings = [_versions(), core]
 
     async def examine_journals() -> tuple[list[pb.Route], list[Finding]]:
         async with broker.open() as client:
