@@ -14,10 +14,6 @@ const DEEPEST: usize = 64;
 #[pyclass(frozen, module = "gazette_aio.message.core")]
 pub struct Schema(Members);
 
-/// Name and kind of a column, numbers of the kind, and children.
-#[derive(FromPyObject)]
-pub struct Field(String, String, Vec<usize>, Vec<Py<PyAny>>);
-
 #[pymethods]
 impl Schema {
     #[new]
@@ -71,10 +67,13 @@ impl Schema {
     }
 }
 
+/// Name and kind of a column, numbers of the kind, and children.
+type Field = (String, String, Vec<usize>, Vec<Py<PyAny>>);
+
 fn to_members(py: Python<'_>, fields: Vec<Py<PyAny>>, depth: usize) -> PyResult<Members> {
     check_depth(depth)?;
     let to_named = |field: Py<PyAny>| {
-        let Field(name, kind, numbers, children) = field.extract(py)?;
+        let (name, kind, numbers, children): Field = field.extract(py)?;
         let children = to_members(py, children, depth + 1)?;
         let values = to_values(&kind, &numbers, children)?;
         Ok((name.into_bytes(), Column::new(values)))

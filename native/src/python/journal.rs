@@ -1,20 +1,19 @@
-//! `Journal` and its `Batch`.
+//! `Journal` of content.
 
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::MutexExt;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList};
 
-use super::columns::Schema;
-use super::{caught, words};
+use super::batch::Batch;
+use super::{caught, identity};
 use crate::frames::{Frame, Framing};
 use crate::journal::{self, Format, Output, Place};
-use crate::sequence::{Bounds, Row, Sequencer};
-use crate::uuid::ACK;
+use crate::sequence::{Bounds, Sequencer};
 use crate::Misuse;
 
 type State = ([u8; 6], u64, u64, i64);
@@ -344,176 +343,7 @@ fn to_python(py: Python<'_>, output: Output) -> PyResult<Bound<'_, PyAny>> {
     Ok(told.into_any())
 }
 
-/// Committed messages, in their order.
-#[pyclass(frozen, sequence, module = "gazette_aio.message.core")]
-pub struct Batch(Vec<Row>);
-
-impl Batch {
-    fn rows(&self, start: i64, stop: i64) -> PyResult<&[Row]> {
-        let (start, stop) = (usize::try_from(start), usize::try_from(stop));
-        let rows = start.and_then(|start| Ok(self.0.get(start..stop?)));
-        let rows = rows.unwrap_or(None);
-        rows.ok_or_else(|| PyIndexError::new_err("messages aren't of the batch"))
-    }
-}
-
-#[pymethods]
-impl Batch {
-    fn __len__(&self) -> usize {
-        self.0.len()
-    }
-
-    fn payloads<'py>(
-        &self,
-        py: Python<'py>,
-        start: i64,
-        stop: i64,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let rows = self.rows(start, stop)?;
-        PyList::new(py, rows.iter().map(|row| PyBytes::new(py, &row.payload)))
-    }
-
-    /// Returns the bytes of messages, each followed by a newline.
-    #[pyo3(signature = (start, stop, *, acks=true))]
-    fn lines<'py>(
-        &self,
-        py: Python<'py>,
-        start: i64,
-        stop: i64,
-        acks: bool,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let rows = self.rows(start, stop)?;
-        let wanted = || rows.iter().filter(|row| acks || row.flags != ACK);
-        let size = wanted().map(|row| row.payload.len() + 1).sum();
-        PyBytes::new_with(py, size, |mut place| {
-            for row in wanted() {
-                let (line, rest) = place.split_at_mut(row.payload.len() + 1);
-                line[..row.payload.len()].copy_from_slice(&row.payload);
-                line[row.payload.len()] = b'\n';
-                place = rest;
-            }
-            Ok(())
-        })
-    }
-
-    /// Returns lists of begins, ends, clocks, flags and producers. `flags` are the objects of known ones.
-    #[expect(clippy::type_complexity)]
-    fn places<'py>(
-        &self,
-        py: Python<'py>,
-        start: i64,
-        stop: i64,
-        flags: &Bound<'py, PyTuple>,
-    ) -> PyResult<(
-        Bound<'py, PyList>,
-        Bound<'py, PyList>,
-        Bound<'py, PyList>,
-        Bound<'py, PyList>,
-        Bound<'py, PyList>,
-    )> {
-        let rows = self.rows(start, stop)?;
-        let (kind, known) = (flags.get_item(0)?.get_type(), flags.len());
-        let mut flag_objects = Vec::with_capacity(rows.len());
-        let mut producers = Vec::with_capacity(rows.len());
-        let mut last: Option<(u64, Bound<'py, PyBytes>)> = None;
-        for row in rows {
-            let number = usize::from(row.flags);
-            flag_objects.push(if number < known {
-                flags.get_item(number)?
-            } else {
-                kind.call1((number,))?
-            });
-            let producer = match &last {
-                Some((id, bytes)) if *id == row.producer => bytes.clone(),
-                _ => PyBytes::new(py, &identity(row.producer)),
-            };
-            last = Some((row.producer, producer.clone()));
-            producers.push(producer);
-        }
-        Ok((
-            PyList::new(py, rows.iter().map(|row| row.begin))?,
-            PyList::new(py, rows.iter().map(|row| row.end))?,
-            PyList::new(py, rows.iter().map(|row| row.clock))?,
-            PyList::new(py, flag_objects)?,
-            PyList::new(py, producers)?,
-        ))
-    }
-
-    /// Returns the indices of acknowledgements, and of messages with explicit UUIDs.
-    fn unusual(&self, start: i64, stop: i64) -> PyResult<(Vec<i64>, Vec<i64>)> {
-        let rows = self.rows(start, stop)?;
-        let of = |is: fn(&Row) -> bool| {
-            let numbered = (start..).zip(rows);
-            numbered
-                .filter(|(_, row)| is(row))
-                .map(|(at, _)| at)
-                .collect()
-        };
-        Ok((of(|row| row.flags == ACK), of(|row| row.is_explicit)))
-    }
-
-    /// Returns columns of producers, clocks, flags, begins and ends, as numbers in memory.
-    #[expect(clippy::type_complexity)]
-    fn columns<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(
-        Bound<'py, PyBytes>,
-        Bound<'py, PyBytes>,
-        Bound<'py, PyBytes>,
-        Bound<'py, PyBytes>,
-        Bound<'py, PyBytes>,
-    )> {
-        let rows = &self.0;
-        Ok((
-            words(py, rows.iter().map(|row| row.producer.to_le_bytes()))?,
-            words(py, rows.iter().map(|row| row.clock.to_le_bytes()))?,
-            words(py, rows.iter().map(|row| row.flags.to_le_bytes()))?,
-            words(py, rows.iter().map(|row| row.begin.to_le_bytes()))?,
-            words(py, rows.iter().map(|row| row.end.to_le_bytes()))?,
-        ))
-    }
-
-    /// Returns the messages as the buffers of an array of bytes: offsets and data.
-    fn values<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        let size = self.0.iter().map(|row| row.payload.len()).sum();
-        if i32::try_from(size).is_err() {
-            return Err(PyValueError::new_err("messages take more than 2 GiB"));
-        }
-        let mut offsets = vec![0_i32];
-        for (row, begin) in self.0.iter().zip(0..) {
-            offsets.push(offsets[begin] + row.payload.len() as i32);
-        }
-        let offsets = words(py, offsets.iter().map(|offset| offset.to_le_bytes()))?;
-        let data = PyBytes::new_with(py, size, |mut place| {
-            for row in &self.0 {
-                let (value, rest) = place.split_at_mut(row.payload.len());
-                value.copy_from_slice(&row.payload);
-                place = rest;
-            }
-            Ok(())
-        })?;
-        Ok((offsets, data))
-    }
-
-    /// Parses messages as documents, without the interpreter's lock, in so many threads. Returns
-    /// parts: numbers of rows, columns, and indices of messages that aren't among the rows.
-    fn documents<'py>(
-        &self,
-        py: Python<'py>,
-        schema: &Schema,
-        threads: usize,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let documents: Vec<&[u8]> = self.0.iter().map(|row| row.payload.as_ref()).collect();
-        schema.parts(py, &documents, threads)
-    }
-}
-
 fn number(id: &[u8; 6]) -> u64 {
     id.iter()
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
-fn identity(number: u64) -> [u8; 6] {
-    number.to_be_bytes()[2..].try_into().expect("there are six")
 }

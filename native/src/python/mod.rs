@@ -1,5 +1,6 @@
 //! All that knows of Python.
 
+mod batch;
 mod columns;
 mod journal;
 mod rows;
@@ -22,6 +23,12 @@ pub fn words<const N: usize>(
     })
 }
 
+/// Returns the bytes of a producer's ID.
+pub fn identity(number: u64) -> [u8; 6] {
+    let [_, _, id @ ..] = number.to_be_bytes();
+    id
+}
+
 /// Calls a function whose panic is an error.
 pub fn caught<T>(call: impl FnOnce() -> T) -> PyResult<T> {
     // What the function leaves behind isn't used after a panic.
@@ -31,9 +38,11 @@ pub fn caught<T>(call: impl FnOnce() -> T) -> PyResult<T> {
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
+    use super::batch::Batch;
+    #[pymodule_export]
     use super::columns::Schema;
     #[pymodule_export]
-    use super::journal::{Batch, Journal};
+    use super::journal::Journal;
     #[pymodule_export]
     use super::rows::{count, table_lines, Stamper};
 }
