@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -62,12 +63,17 @@ class StoreRegistry:
         clock: ManualClock,
         open_client: Callable[[pb.FragmentStoreURL], Client] | None = None,
     ) -> None:
-        self._files = files
-        self._root = root.absolute()
         self._file_only = file_only
-        self._origins = origins
-        self._sync = sync
-        self._owned_since = time.time() if owns_root else 0.0
+        self._open_store = partial(
+            open_store,
+            root=root.absolute(),
+            origins=origins,
+            files=files,
+            file_only=file_only,
+            sync=sync,
+            owned_since=time.time() if owns_root else 0.0,
+            open_client=open_client,
+        )
         # Invariant: calls that wait for a network take no threads from other calls.
         self._remote = Workers(_REMOTE_THREADS, "broker-remote", abandonable=True)
         # Nor do stores that only clients name take threads from journals' stores.
@@ -78,7 +84,6 @@ class StoreRegistry:
         self._giving_up: asyncio.TimerHandle | None = None
         self._metrics = metrics
         self._clock = clock
-        self._open_client = open_client
         # Of stores that only clients have named, the least recently used first.
         self._stores: OrderedDict[str, StoreHandle] = OrderedDict()
         self._sweep_at = _MANY
@@ -134,16 +139,7 @@ class StoreRegistry:
         is_remote = False
         try:
             is_remote = is_remote_store(url, file_only=self._file_only)
-            store = open_store(
-                url,
-                self._root,
-                origins=self._origins,
-                files=self._files,
-                file_only=self._file_only,
-                sync=self._sync,
-                owned_since=self._owned_since,
-                open_client=self._open_client,
-            )
+            store = self._open_store(url)
         except (pb.StoreError, pb.ValidationError) as error:
             problem = str(error)
         handle = self._stores[url] = StoreHandle(
