@@ -18,7 +18,6 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.core import BrokerCore
-from gazette_aio.broker.gateway import HttpGateway
 from gazette_aio.broker.grpc_server import new_grpc_server
 from gazette_aio.broker.host.clock import ManualClock
 from gazette_aio.broker.host.options import BrokerOptions
@@ -29,10 +28,12 @@ from gazette_aio.serving.tls import ServerTLS, read_tls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gazette_aio.broker.gateway.gateway import HttpGateway
     from gazette_aio.serving.server import GrpcServer
 
 _P = ParamSpec("_P")
 _EXTRAS = "gazette_aio.serving.extras"
+_GATEWAY = "gazette_aio.broker.gateway.gateway"
 
 
 def _taking(
@@ -133,7 +134,9 @@ class EmbeddedBroker(Owner):
             bound = await self._bind(server, tls)
             http_endpoint = ""
             if self.options.http_port is not None:
-                gateway = self._gateway = HttpGateway(
+                # In a thread, since it takes a while; brokers without a gateway don't wait for it.
+                module = await in_thread(importlib.import_module, _GATEWAY)
+                gateway = self._gateway = module.HttpGateway(
                     core,
                     allow_origins=self.options.allow_origin,
                     allow_unauthenticated=self.options.http_allow_unauthenticated,

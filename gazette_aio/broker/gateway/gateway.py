@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from gazette_aio.broker.gateway.connection import GatewayServer
+from gazette_aio.broker.gateway.routes import GatewayRoutes
 from gazette_aio.serving.connections import Connections
 from gazette_aio.serving.listener import Listener
 
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gazette_aio.broker.core import BrokerCore
-    from gazette_aio.broker.gateway.connection import GatewayServer
-    from gazette_aio.broker.gateway.routes import GatewayRoutes
-
-_CONNECTION = "gazette_aio.broker.gateway.connection"
-_ROUTES = "gazette_aio.broker.gateway.routes"
 
 
 class HttpGateway:
     """Serves journals, diagnostics, and the JSON form of two RPCs over HTTP/1.1.
+
+    Needs a running event loop.
 
     Args:
         allow_origins: Origins whose scripts may use the JSON form from a browser.
@@ -38,15 +35,14 @@ class HttpGateway:
         allow_origins: Iterable[str] = (),
         allow_unauthenticated: bool = False,
     ) -> None:
-        self._core = core
-        self._allow_origins = tuple(allow_origins)
-        self._allow_unauthenticated = allow_unauthenticated
+        self._routes = GatewayRoutes(
+            core, allow_origins=allow_origins, allow_unauthenticated=allow_unauthenticated
+        )
+        self._server = GatewayServer(self._routes.answer)
         self._listener: Listener | None = None
-        self._server: GatewayServer | None = None
-        self._routes: GatewayRoutes | None = None
 
     def __repr__(self) -> str:
-        if self._listener is None or self._server is None or self._routes is None:
+        if self._listener is None:
             return "<HttpGateway stopped>"
         return f"<HttpGateway connections={len(self._server)} requests={len(self._routes)}>"
 
@@ -67,16 +63,7 @@ class HttpGateway:
 
         Cancellation: safe.
         """
-        if not {_CONNECTION, _ROUTES} <= sys.modules.keys():
-            # Imported here, because brokers without a gateway needn't wait for the import.
-            await self._core.runtime.io.run(importlib.import_module, _ROUTES)
-        routes = self._routes = importlib.import_module(_ROUTES).GatewayRoutes(
-            self._core,
-            allow_origins=self._allow_origins,
-            allow_unauthenticated=self._allow_unauthenticated,
-        )
-        server = self._server = importlib.import_module(_CONNECTION).GatewayServer(routes.answer)
-        self._listener = await Listener.bound(server, host, port, tls)
+        self._listener = await Listener.bound(self._server, host, port, tls)
         bound: int = self._listener.sockets[0].getsockname()[1]
         Connections(host, bound).leave_children(self._listener)
         return bound
@@ -96,8 +83,6 @@ class HttpGateway:
         """
         if (listener := self._listener) is None:
             return
-        assert self._server is not None
-        assert self._routes is not None
         listener.close()
         await self._routes.finish(grace)
         await self._server.end()

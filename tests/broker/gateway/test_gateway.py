@@ -21,7 +21,8 @@ from packaging.requirements import Requirement
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.broker.gateway import HttpGateway, connection
+from gazette_aio.broker.gateway import connection
+from gazette_aio.broker.gateway.gateway import HttpGateway
 from gazette_aio.broker.journal.flow_control import FlowControl
 from gazette_aio.broker.service import read
 from gazette_aio.serving import http_site
