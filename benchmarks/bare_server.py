@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import struct
 import sys
 import tempfile
+import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,16 +23,18 @@ if TYPE_CHECKING:
 
 BARE_READ = "/bare/Read"
 """Answers the number of messages which is asked for, all the same: unary-stream."""
-ECHO = "/bare/Echo"
-"""Receives messages to the end, and answers them in one: stream-unary."""
 STORE = "/bare/Store"
 """Hashes messages by SHA-1 and writes them to a file up to the end, and answers the digest:
 stream-unary."""
-SYNCED_ECHO = "/bare/SyncedEcho"
-"""The same as ECHO, and writes and syncs the messages before it answers: stream-unary."""
-BATCHED_ECHO = "/bare/BatchedEcho"
-"""The same as SYNCED_ECHO, where one sync in a thread serves all calls that came before it."""
+APPEND_INTERVAL = "/bare/AppendInterval"
+"""Receives messages to the end, writes what a broker writes of an append to files of the first
+message, and answers the digest. The files are synced at intervals: stream-unary."""
+APPEND_COMMIT = "/bare/AppendCommit"
+"""The same as APPEND_INTERVAL, where the answer waits for a sync in a thread. A sync serves all
+calls for the same files that came before it: stream-unary."""
 CHUNK_BYTES = 128 << 10
+SYNC_SECONDS = 0.05
+"""Interval of syncs, as of a broker."""
 
 
 async def _read(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -38,64 +43,104 @@ async def _read(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> 
         await context.write(message)
 
 
-async def _echo(messages: AsyncIterator[bytes], _context: Any) -> bytes:
-    return b"".join([message async for message in messages])
+async def _store(messages: AsyncIterator[bytes], descriptor: int) -> bytes:
+    digest = hashlib.sha1(usedforsecurity=False)
+    async for message in messages:
+        digest.update(message)
+        os.write(descriptor, message)
+    return digest.digest()
 
 
-class _File:
-    """A file which messages are written to the end of."""
+class _Journal:
+    """Files of a journal: content, a record of each append, and a mark of the newest one."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
+        self._files = [tempfile.TemporaryFile(prefix="gazette-bench-") for _ in range(3)]  # noqa: SIM115
+        self._content, self._records, self._mark = (file.fileno() for file in self._files)
+        self._ends = [0, 0]
         self._waiting: list[asyncio.Future[None]] = []
         self._syncing: asyncio.Task[None] | None = None
 
-    async def store(self, messages: AsyncIterator[bytes], _context: Any) -> bytes:
-        digest = hashlib.sha1(usedforsecurity=False)
-        async for message in messages:
-            digest.update(message)
-            os.write(self._descriptor, message)
-        return digest.digest()
+    def append(self, content: bytes) -> bytes:
+        digest = hashlib.sha1(content, usedforsecurity=False).digest()
+        end, record_end = self._ends
+        record = struct.pack("<QQ20sd", end, len(content), digest, time.time())
+        os.pwrite(self._content, content, end)
+        os.pwrite(self._records, record, record_end)
+        os.pwrite(self._mark, record[:36], 0)
+        self._ends = [end + len(content), record_end + len(record)]
+        return digest
 
-    async def synced_echo(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        answer = await _echo(messages, context)
-        os.write(self._descriptor, answer)
-        os.fdatasync(self._descriptor)
-        return answer
+    def sync(self) -> None:
+        os.fdatasync(self._content)
+        os.fdatasync(self._records)
 
-    async def batched_echo(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        answer = await _echo(messages, context)
-        os.write(self._descriptor, answer)
+    async def synced(self) -> None:
         synced = asyncio.get_running_loop().create_future()
         self._waiting.append(synced)
         if self._syncing is None:
             self._syncing = asyncio.create_task(self._sync())
         await synced
-        return answer
 
     async def _sync(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            await asyncio.to_thread(os.fdatasync, self._descriptor)
+            await asyncio.to_thread(self.sync)
             for synced in waiting:
                 synced.set_result(None)
         self._syncing = None
 
 
+class _Journals:
+    """Journals by the first message of their appends."""
+
+    def __init__(self) -> None:
+        self._journals: defaultdict[bytes, _Journal] = defaultdict(_Journal)
+        self._unsynced: set[_Journal] = set()
+        self._syncing: asyncio.Task[None] | None = None
+
+    async def append(self, messages: AsyncIterator[bytes], _context: Any) -> bytes:
+        journal, digest = await self._append(messages)
+        self._unsynced.add(journal)
+        if self._syncing is None:
+            self._syncing = asyncio.create_task(self._sync())
+        return digest
+
+    async def append_synced(self, messages: AsyncIterator[bytes], _context: Any) -> bytes:
+        journal, digest = await self._append(messages)
+        await journal.synced()
+        return digest
+
+    async def _append(self, messages: AsyncIterator[bytes]) -> tuple[_Journal, bytes]:
+        first, *rest = [message async for message in messages]
+        journal = self._journals[first]
+        return journal, journal.append(b"".join(rest))
+
+    async def _sync(self) -> None:
+        await asyncio.sleep(SYNC_SECONDS)
+        unsynced, self._unsynced = self._unsynced, set()
+        self._syncing = None
+        for journal in unsynced:
+            await asyncio.to_thread(journal.sync)
+
+
 async def serve() -> None:
     """Serve until standard input ends."""
     with tempfile.TemporaryFile(prefix="gazette-bench-") as file:
-        await _serve(_File(file.fileno()))
+        await _serve(file.fileno())
 
 
-async def _serve(file: _File) -> None:
+async def _serve(descriptor: int) -> None:
+    async def store(messages: AsyncIterator[bytes], _context: Any) -> bytes:
+        return await _store(messages, descriptor)
+
+    journals = _Journals()
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Read": grpc.unary_stream_rpc_method_handler(_read),
-        "Echo": grpc.stream_unary_rpc_method_handler(_echo),
-        "Store": grpc.stream_unary_rpc_method_handler(file.store),
-        "SyncedEcho": grpc.stream_unary_rpc_method_handler(file.synced_echo),
-        "BatchedEcho": grpc.stream_unary_rpc_method_handler(file.batched_echo),
+        "Store": grpc.stream_unary_rpc_method_handler(store),
+        "AppendInterval": grpc.stream_unary_rpc_method_handler(journals.append),
+        "AppendCommit": grpc.stream_unary_rpc_method_handler(journals.append_synced),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")

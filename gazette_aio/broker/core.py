@@ -23,6 +23,7 @@ from gazette_aio.broker.host.files import make_durable_directory, os_error_text
 from gazette_aio.broker.host.metrics import BrokerMetrics
 from gazette_aio.broker.host.scheduler import Scheduler
 from gazette_aio.broker.host.workers import Background, Workers
+from gazette_aio.broker.journal.receive_guard import Looks
 from gazette_aio.broker.journal.replicas import Replicas
 from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.keyspace.data_directory import ClusterIdentity, DataDirectory
@@ -84,6 +85,7 @@ class BrokerCore:
         options = runtime.options
         suffix = options.suffix or identity.suffix
         self.process_id: pb.ProcessSpec.ID = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)
+        self.looks: Looks = Looks()
         self.space = space
         self.space_store: KeySpaceStore = KeySpaceStore(space, log, runtime.io, self._adopt)
         self.replicas: Replicas = Replicas(runtime, space, data)

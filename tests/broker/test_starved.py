@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gazette_aio.broker.journal.flow_control import FlowBalance, FlowControl
-from gazette_aio.broker.service.receive_guard import ReceiveGuard
+from gazette_aio.broker.journal.receive_guard import Looks, ReceiveGuard
 
 
 class StarvedLoop(asyncio.SelectorEventLoop):
@@ -38,7 +38,7 @@ def test_stops_of_a_broker_are_not_those_of_its_client() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, StarvedLoop)
         sent: asyncio.Queue[bytes] = asyncio.Queue()
-        with ReceiveGuard(silent(sent)) as receive:
+        with ReceiveGuard(silent(sent), Looks()) as receive:
 
             async def starve() -> None:
                 for _ in range(20):
@@ -61,5 +61,5 @@ def test_stops_of_a_broker_are_not_those_of_its_client() -> None:
 
 
 async def test_the_end_of_a_token_is_one_for_any_broker() -> None:
-    with ReceiveGuard(silent(asyncio.Queue())) as receive, pytest.raises(TimeoutError):
+    with ReceiveGuard(silent(asyncio.Queue()), Looks()) as receive, pytest.raises(TimeoutError):
         await receive.next(flow(min_rate=0), asyncio.get_running_loop().time() + 0.01)

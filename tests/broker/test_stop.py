@@ -263,7 +263,11 @@ async def test_an_append_which_opens_a_journal_as_all_ends_is_told(tmp_path: Pat
     files = SlowFiles()
     async with EmbeddedBroker(tmp_path, fsync="off", files=files) as broker:
         async with calling(broker.endpoint) as caller:
-            append = asyncio.create_task(caller.append_once(_request(), b"x"))
+            # All is sent before: a client that still writes may not see the reason.
+            append = caller.append_call()
+            for message in (_request(), pb.AppendRequest(content=b"x"), pb.AppendRequest()):
+                await append.write(message)
+            await append.done_writing()
             assert await asyncio.to_thread(files.reached.wait, 30)
             stopping = asyncio.create_task(broker.core.stop_serving())
 

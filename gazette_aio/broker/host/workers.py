@@ -8,7 +8,7 @@ import functools
 import logging
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
@@ -25,6 +25,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 STOPPING: Final = "broker is stopping"
+
+_Call: TypeAlias = "tuple[asyncio.Future[object], Callable[[], object]]"
 
 
 class Workers:
@@ -44,7 +46,8 @@ class Workers:
         self._name = name
         self._abandonable = abandonable
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._pending: set[_Call] = set()
+        self._results = _Results()
+        self._pending: set[asyncio.Future[object]] = set()
         self._started = 0
         self._fails_calls = False
         self._closed = False
@@ -61,19 +64,19 @@ class Workers:
         """Start a call in a thread, and return the future of its result."""
         if self._closed:
             raise UsageError("the threads have ended")
-        call = _Call(functools.partial(function, *args, **kwargs))
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if self._fails_calls:
-            resolve(call.future, None, StoreError(STOPPING))
-            return cast("asyncio.Future[T]", call.future)
-        self._pending.add(call)
-        call.future.add_done_callback(lambda _: self._pending.discard(call))
-        self._calls.put(call)
+            resolve(future, None, StoreError(STOPPING))
+            return cast("asyncio.Future[T]", future)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        self._calls.put((future, functools.partial(function, *args, **kwargs)))
         if not self._idle.acquire(blocking=False) and self._started < self._threads:
             self._started += 1
             name = f"{self._name}_{self._started}"
-            arguments = (self._calls, self._idle)
+            arguments = (self._calls, self._results, self._idle)
             threading.Thread(target=_serve, args=arguments, name=name, daemon=True).start()
-        return cast("asyncio.Future[T]", call.future)
+        return cast("asyncio.Future[T]", future)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in a thread, and return its result.
@@ -88,8 +91,8 @@ class Workers:
         """Fail all calls, now and later. Running calls may give up after their present slice."""
         self.stopping.set()
         self._fails_calls = True
-        for call in list(self._pending):
-            resolve(call.future, None, StoreError(STOPPING))
+        for future in list(self._pending):
+            resolve(future, None, StoreError(STOPPING))
 
     async def aclose(self) -> None:
         """Wait until all calls have returned or were given up, and end the threads. Idempotent.
@@ -98,7 +101,7 @@ class Workers:
         """
         self.stopping.set()
         while self._pending:
-            await asyncio.wait([call.future for call in self._pending])
+            await asyncio.wait(list(self._pending))
         self.close()
 
     def close(self) -> None:
@@ -110,29 +113,34 @@ class Workers:
                 self._calls.put(None)
 
 
-class _Call:
-    """A call, and the future of its result."""
+class _Results:
+    """Results of calls. The event loop takes all at once, as each wake-up costs a system call."""
 
-    def __init__(self, function: Callable[[], object]) -> None:
-        self.function = function
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[object] = self.loop.create_future()
+    def __init__(self) -> None:
+        self._results: list[tuple[asyncio.Future[object], object, BaseException | None]] = []
+        self._lock = threading.Lock()
 
-    def run(self) -> None:
-        if self.future.done():
-            return
-        result: object = None
-        error: BaseException | None = None
-        try:
-            result = self.function()
-        except BaseException as raised:  # noqa: BLE001 - It's the caller's.
-            error = raised
-        # The loop may have ended meanwhile, with all its waiters.
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(resolve, self.future, result, error)
+    def add(
+        self, future: asyncio.Future[object], result: object, error: BaseException | None
+    ) -> None:
+        with self._lock:
+            self._results.append((future, result, error))
+            is_first = len(self._results) == 1
+        if is_first:
+            # The loop may have ended meanwhile, with all its waiters.
+            with contextlib.suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        with self._lock:
+            results, self._results = self._results, []
+        for future, result, error in results:
+            resolve(future, result, error)
 
 
-def _serve(calls: queue.SimpleQueue[_Call | None], idle: threading.Semaphore) -> None:
+def _serve(
+    calls: queue.SimpleQueue[_Call | None], results: _Results, idle: threading.Semaphore
+) -> None:
     while True:
         try:
             call = calls.get_nowait()
@@ -141,8 +149,17 @@ def _serve(calls: queue.SimpleQueue[_Call | None], idle: threading.Semaphore) ->
             call = calls.get()
         if call is None:
             return
-        call.run()
-        del call  # Neither its arguments nor its result are kept until the next one.
+        future, function = call
+        if not future.done():
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = function()
+            except BaseException as raised:  # noqa: BLE001 - It's the caller's.
+                error = raised
+            results.add(future, result, error)
+            del result, error
+        del call, future, function  # Nothing of it is kept until the next one.
 
 
 def resolve(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:

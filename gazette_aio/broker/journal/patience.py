@@ -30,10 +30,6 @@ class Patience:
         self._allowance = allowance
         self._since = now
 
-    def next_look(self, now: float) -> float:
-        """Return the time of the next check, or infinity if none is needed."""
-        return math.inf if self._allowance == math.inf else now + LOOK_SECONDS
-
     def look(self, due: float, now: float) -> bool:
         """Account for the time since the last check; return whether the wait has lasted too long.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.cover_index import IndexEntry
@@ -15,8 +14,6 @@ from gazette_aio.broker.host.workers import STOPPING, resolve
 from gazette_aio.broker.journal.flow_control import FlowBalance
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from gazette_aio.broker.fragments.index import FragmentIndex
     from gazette_aio.broker.host.heads import Head
     from gazette_aio.broker.journal.life import JournalLife
@@ -108,20 +105,21 @@ class WriteHead:
 
     # For who holds the journal
 
-    @asynccontextmanager
-    async def exclusive(self) -> AsyncGenerator[None]:
-        """Hold the journal, in the order of calls.
+    def exclusive(self) -> Self:
+        """Return a context manager that holds the journal, in the order of calls.
 
         Cancellation: safe.
         """
+        return self
+
+    async def __aenter__(self) -> None:
         await self._lock.acquire()
-        try:
-            yield
-        finally:
-            self._lock.release()
-            # Files of commits that aren't synced are closed after the sync.
-            if self._life.closed and self._published_end >= self._spool.end:
-                self.close_files()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        # Files of commits that aren't synced are closed after the sync.
+        if self._life.closed and self._published_end >= self._spool.end:
+            self.close_files()
 
     def request_roll(self) -> None:
         """Have the next append begin a fragment."""

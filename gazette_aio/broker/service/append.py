@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
@@ -14,6 +14,7 @@ from gazette_aio.broker.fragments.append_writer import AppendWriter
 from gazette_aio.broker.fragments.rolling import roll_offset
 from gazette_aio.broker.host.files import os_error_text
 from gazette_aio.broker.journal.flow_control import FlowControl, effective_max_rate
+from gazette_aio.broker.journal.receive_guard import ReceiveGuard
 from gazette_aio.broker.journal.registers import (
     RegistersTooLongError,
     check_request,
@@ -32,7 +33,6 @@ from gazette_aio.broker.service.append_rules import (
     may_have_content,
 )
 from gazette_aio.broker.service.common import process, validate
-from gazette_aio.broker.service.receive_guard import ReceiveGuard
 from gazette_aio.protocol.journal_spec import desired_replication
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -285,7 +285,7 @@ class _Append:
         begin = spool.end
         committed = False
         writer: AppendWriter | None = None
-        receive = ReceiveGuard(self._messages)
+        receive = ReceiveGuard(self._messages, core.looks)
         flow = FlowControl(
             head.flow,
             max_rate=effective_max_rate(spec.max_append_rate, options.max_append_rate),
@@ -329,7 +329,7 @@ class _Append:
                 begin=begin,
                 end=spool.end,
                 sum=pb.sum_from_digest(digest),
-                compression_codec=pb.CompressionCodec.ValueType(spool.codec),
+                compression_codec=cast("pb.CompressionCodec.ValueType", spool.codec),
             ),
         )
         if self._machine.content_bytes:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from gazette_aio.broker.journal.patience import Patience
+from gazette_aio.broker.journal.patience import LOOK_SECONDS, Patience
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,32 +15,60 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Looks:
+    """Looks at receivers at intervals, by one timer for all."""
+
+    def __init__(self) -> None:
+        self.due: float = 0.0
+        """Time of the next look, if there are receivers."""
+        self._receivers: set[ReceiveGuard[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, receiver: ReceiveGuard[Any]) -> None:
+        """Look at a receiver from now on."""
+        self._receivers.add(receiver)
+        if self._timer is None:
+            self._arm()
+
+    def remove(self, receiver: ReceiveGuard[Any]) -> None:
+        """Don't look at a receiver any more."""
+        self._receivers.discard(receiver)
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.due = loop.time() + LOOK_SECONDS
+        self._timer = loop.call_at(self.due, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for receiver in tuple(self._receivers):
+            receiver.look()
+        if self._receivers:
+            self._arm()
+
+
 class ReceiveGuard(Generic[T]):
-    """Receives from an iterator with time limits; a context manager for one task.
+    """Receives from an iterator with time limits; a context manager for one task."""
 
-    One timer serves many messages, and isn't changed until it fires.
-    """
-
-    def __init__(self, messages: AsyncIterator[T]) -> None:
+    def __init__(self, messages: AsyncIterator[T], looks: Looks) -> None:
         self._messages = messages
+        self._looks = looks
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "outside of a task"
         self._task = task
         self._cancelling = task.cancelling()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_when = math.inf
         self._patience = Patience()
-        self._until = math.inf
+        self._until = 0.0
         self._waiting = False
         self._expired = False
 
     def __enter__(self) -> ReceiveGuard[T]:
+        self._looks.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._looks.remove(self)
 
     def millis(self) -> int:
         """Return the time of flows, in milliseconds."""
@@ -53,7 +80,7 @@ class ReceiveGuard(Generic[T]):
         Args:
             flow: Flow of the client, which is charged for the wait, but not for time in which the
                 broker couldn't read.
-            until: Latest time, by the loop's clock.
+            until: Latest time, by the loop's clock. The wait ends at the next look after it.
 
         Raises:
             TimeoutError: No message came in time, or the client is too slow.
@@ -64,7 +91,6 @@ class ReceiveGuard(Generic[T]):
         flow.skip(int(now * 1000))
         self._patience.begin(now, flow.patience_millis() / 1000)
         self._until = until
-        self._look_by(min(self._patience.next_look(now), until))
         self._waiting = True
         try:
             message = await self._messages.__anext__()
@@ -77,26 +103,14 @@ class ReceiveGuard(Generic[T]):
         finally:
             self._waiting = False
         now = self._loop.time()
-        self._patience.look(self._timer_when, now)
+        self._patience.look(self._looks.due, now)
         if not flow.tick(int(now * 1000), int(self._patience.waited * 1000)):
             raise TimeoutError
         return message
 
-    def _look_by(self, when: float) -> None:
-        if self._timer_when <= when:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._fire, when)
-        self._timer_when = when
-
-    def _fire(self, when: float) -> None:
-        self._timer, self._timer_when = None, math.inf
-        if not self._waiting:
-            return  # The next wait arms it again.
+    def look(self) -> None:
+        """End a wait that has lasted too long."""
         now = self._loop.time()
-        if self._patience.look(when, now) or now >= self._until:
-            self._expired = True
+        if self._waiting and (self._patience.look(self._looks.due, now) or now >= self._until):
+            self._expired, self._waiting = True, False
             self._task.cancel()
-        else:
-            self._look_by(min(self._patience.next_look(now), self._until))
