@@ -17,7 +17,6 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.control.control import BrokerControl
-from gazette_aio.broker.headers import Headers
 from gazette_aio.broker.host.clock import Deadline, ManualClock
 from gazette_aio.broker.host.files import make_durable_directory, os_error_text
 from gazette_aio.broker.host.metrics import BrokerMetrics
@@ -29,7 +28,7 @@ from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.keyspace.data_directory import ClusterIdentity, DataDirectory
 from gazette_aio.broker.keyspace.meta_log import MetaLog
 from gazette_aio.broker.keyspace.space_store import KeySpaceStore
-from gazette_aio.broker.resolver import Resolver, excluding_prefixes
+from gazette_aio.broker.resolver import Headers, Resolver, excluding_prefixes
 from gazette_aio.broker.runtime import Runtime
 from gazette_aio.broker.stores import StoreRegistry
 from gazette_aio.protocol.journal import strip_meta

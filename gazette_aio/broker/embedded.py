@@ -18,18 +18,24 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.core import BrokerCore
-from gazette_aio.broker.grpc_server import new_grpc_server
 from gazette_aio.broker.host.clock import ManualClock
 from gazette_aio.broker.host.options import BrokerOptions
+from gazette_aio.broker.service.append_machine import parse_message
+from gazette_aio.broker.service.methods import journal_service
+from gazette_aio.protocol.service import SERVICE_NAME
 from gazette_aio.protocol.suggestion import suggestion
 from gazette_aio.serving.address import url_host
+from gazette_aio.serving.drain import Drain
+from gazette_aio.serving.server import GrpcServer
 from gazette_aio.serving.tls import ServerTLS, read_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import grpc
+
     from gazette_aio.broker.gateway.gateway import HttpGateway
-    from gazette_aio.serving.server import GrpcServer
+    from gazette_aio.serving.extras import Health
 
 _P = ParamSpec("_P")
 _EXTRAS = "gazette_aio.serving.extras"
@@ -130,7 +136,7 @@ class EmbeddedBroker(Owner):
             path = self._temporary
         try:
             core = self._core = await BrokerCore.open(self.options, Path(path), self.control)
-            server = self._server = await new_grpc_server(core)
+            server = self._server = await _grpc_server(core)
             bound = await self._bind(server, tls)
             http_endpoint = ""
             if self.options.http_port is not None:
@@ -285,3 +291,27 @@ class EmbeddedBroker(Owner):
 
 def _scheme(tls: ServerTLS | None) -> str:
     return "http" if tls is None else "https"
+
+
+async def _grpc_server(core: BrokerCore) -> GrpcServer:
+    """Return a server of the Journal service, and of `grpc_extras` if options enable them."""
+    options = core.runtime.options
+    drain = Drain()
+    health: Health | None = None
+    tools: list[grpc.GenericRpcHandler] = []
+    if options.grpc_extras:
+        # In a thread: building descriptors would block the event loop.
+        health, tools = await core.runtime.io.run(_tools, drain)
+    return GrpcServer(
+        (journal_service(core).handlers(drain, parse_message), *tools),
+        drain,
+        max_receive_bytes=options.max_recv_size,
+        health=health,
+    )
+
+
+def _tools(drain: Drain) -> tuple[Health, list[grpc.GenericRpcHandler]]:
+    from gazette_aio.serving.extras import Health, reflection_handlers  # noqa: PLC0415
+
+    health = Health([SERVICE_NAME], drain)
+    return health, [health.handlers(), *reflection_handlers([pb.ReadRequest.DESCRIPTOR.file])]

@@ -1,4 +1,4 @@
-"""Resolver of journals: checks that the claims show a journal, and that the broker serves it."""
+"""Resolver of journals, by claims and by what the broker serves; and headers of responses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gazette_aio.serving.rpc_error import RpcError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.broker.headers import Headers
     from gazette_aio.broker.host.clock import Deadline, ManualClock
     from gazette_aio.broker.journal.replicas import Replicas
-    from gazette_aio.broker.keyspace.keyspace import JournalItem
+    from gazette_aio.broker.keyspace.data_directory import ClusterIdentity
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
     from gazette_aio.broker.keyspace.space_store import KeySpaceStore
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
@@ -32,6 +32,49 @@ class Resolution(NamedTuple):
     header: pb.Header
     item: JournalItem | None
     """The journal, if it's found."""
+
+
+class Headers:
+    """Headers of a broker, at the present revision of its key space."""
+
+    def __init__(
+        self,
+        process_id: pb.ProcessSpec.ID,
+        endpoint: str,
+        identity: ClusterIdentity,
+        space: KeySpace,
+    ) -> None:
+        self.process_id = process_id
+        self.identity = identity
+        self.route: pb.Route = pb.Route(members=[process_id], endpoints=[endpoint])
+        self.no_route: pb.Route = pb.Route(primary=-1)
+        self._space = space
+        self._routed = pb.Header()
+        self._unrouted = pb.Header()
+
+    def routed(self) -> pb.Header:
+        """Return the header of a journal that the broker serves. Don't modify the header."""
+        return self._at_revision("_routed", self.route)
+
+    def unrouted(self) -> pb.Header:
+        """Return the header of other responses. Don't modify the header."""
+        return self._at_revision("_unrouted", self.no_route)
+
+    def _at_revision(self, name: str, route: pb.Route) -> pb.Header:
+        header: pb.Header = getattr(self, name)
+        if header.etcd.revision != self._space.revision:
+            header = pb.Header(
+                process_id=self.process_id,
+                route=route,
+                etcd=pb.Header.Etcd(
+                    cluster_id=self.identity.cluster_id,
+                    member_id=self.identity.member_id,
+                    revision=self._space.revision,
+                    raft_term=self.identity.raft_term,
+                ),
+            )
+            setattr(self, name, header)
+        return header
 
 
 class Resolver:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.broker.headers import empty_header
 from gazette_aio.broker.resolver import visibility
 from gazette_aio.broker.service.common import is_long, validate
 from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
@@ -70,7 +69,7 @@ async def serve_list(
             await send(response)
         if not request.watch:
             return
-        await send(pb.ListResponse(header=empty_header()))
+        await send(pb.ListResponse(header=_empty_header()))
         if until is not None and until.has_passed:
             return
 
@@ -109,7 +108,7 @@ def snapshot(
     """Iterate the messages of a snapshot; the first one has the header."""
     for start in range(0, max(len(items), 1), CHUNK_JOURNALS):
         response = pb.ListResponse(header=header)
-        header = empty_header()
+        header = _empty_header()
         for item in items[start : start + CHUNK_JOURNALS]:
             response.journals.add(
                 spec=item.spec,
@@ -124,3 +123,12 @@ def name_prefix(selector: pb.LabelSelector) -> str:
     """Return a prefix of the names of all matching journals."""
     names = pb.values_of(selector.include, "name") or []
     return names[0] if len(names) == 1 else ""
+
+
+def _empty_header() -> pb.Header:
+    """Return a header whose parts are present and empty."""
+    header = pb.Header()
+    header.process_id.SetInParent()
+    header.route.SetInParent()
+    header.etcd.SetInParent()
+    return header
