@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import gazette_aio.protocol as pb
@@ -14,6 +15,8 @@ from gazette_aio.broker.host.workers import STOPPING, resolve
 from gazette_aio.broker.journal.flow_control import FlowBalance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gazette_aio.broker.fragments.index import FragmentIndex
     from gazette_aio.broker.host.heads import Head
     from gazette_aio.broker.journal.life import JournalLife
@@ -253,8 +256,8 @@ class WriteHead:
             finally:
                 if not was_open:
                     spool.close()
-            await self._runtime.io.run(spool.sync_duplicates, descriptors)
-            await self._runtime.io.run(self._record, head, durable=True)
+            sync = partial(spool.sync_duplicates, descriptors)
+            await self._runtime.io.run(self._make_durable, sync, head)
         except FileNotFoundError as error:
             if not self._life.closed:  # Else it was deleted.
                 self._fail(error)
@@ -301,13 +304,13 @@ class WriteHead:
             return
         entry = self._spool_entry()
         try:
-            await self._runtime.io.run(self._make_durable, spool, spool.head)
+            await self._runtime.io.run(self._make_durable, spool.sync, spool.head)
         except OSError as error:
             raise self._fail(error) from error
         self._publish(entry)
 
-    def _make_durable(self, spool: Spool, head: Head) -> None:
-        spool.sync()
+    def _make_durable(self, sync: Callable[[], None], head: Head) -> None:
+        sync()
         self._record(head, durable=True)
 
     def _record(self, head: Head, *, durable: bool) -> None:
