@@ -169,6 +169,7 @@ class RecordReader(OutputReader["RecordBatch"]):
     async def _work(self, source: JournalInput) -> None:
         if self._engine.bytes_of_step(source.content) <= INLINE_BYTES:
             await super()._work(source)
+            await self._pause()  # More content may be at hand for the next step.
             return
         # Hot: each step has a cost of its own, which a chunk alone isn't worth.
         room = self._engine.room(source.content)

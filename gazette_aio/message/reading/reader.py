@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
-from gazette_aio.aio.turns import Turns
 from gazette_aio.message.envelopes.content import Refusal
 from gazette_aio.message.reading.journal_input import ArrivalKind
 from gazette_aio.protocol.errors import (
@@ -48,6 +47,8 @@ Out = TypeVar("Out", bound="Sized")
 
 TURN: Final = 512
 """Messages delivered before the event loop has a turn."""
+
+_SHORT_STEPS: Final = 64  # Steps without outputs before the event loop has a turn.
 
 _logger = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class OutputReader(Owner, Generic[Out]):
         if self._unpaused >= TURN:
             # A loop over messages that are all at hand lets other tasks have turns, too.
             await self._pause()
-        turns: Turns | None = None
+        steps, skipped = 0, -1
         while not self._closed:
             if self._retired:
                 await self._retired.aclose()
@@ -124,10 +125,10 @@ class OutputReader(Owner, Generic[Out]):
             elif (output := self._take(source.content)) is not None:
                 return output
             elif not self._is_done:
-                if turns is None:
-                    turns = Turns()
-                else:
-                    await turns.rest()
+                # Steps that only skip a message are short.
+                if steps > 1 and (steps % _SHORT_STEPS == 0 or skipped == self._engine.skipped):
+                    await self._pause()
+                steps, skipped = steps + 1, self._engine.skipped
                 await self._work(source)
             elif source.content.replay is None:
                 self._current = None

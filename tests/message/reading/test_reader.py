@@ -10,7 +10,6 @@ from collections import deque
 
 import pytest
 
-from gazette_aio.aio import turns
 from gazette_aio.message import Sequencer, SequencerCheckpoint, json_adapter
 from gazette_aio.message.reading.arrow import RecordEngine
 from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, MOST_AT_ONCE, EnvelopeEngine
@@ -98,16 +97,15 @@ def test_large_messages_are_decoded_in_smaller_numbers():
     assert len(reading.next()) == LEAST_AT_ONCE
 
 
-def test_skipping_much_lets_others_have_turns(monkeypatch):
-    monkeypatch.setattr(turns, "SLICE_SECONDS", -1)
-    reading = Reading(envelopes(on_error="skip"), b"\n" * 100 + line(0, 1, 0))
+def test_skipping_much_lets_others_have_turns():
+    reading = Reading(envelopes(on_error="skip"), b"\n" * 2000 + line(0, 1, 0))
     assert reading.next() == NeedContent()
     reading.feed()
     pauses = 0
     while isinstance(step := reading.step(), Pause):
         pauses += 1
     assert [each.clock for each in step] == [1]
-    assert pauses >= 99
+    assert pauses > 20
 
 
 @pytest.mark.parametrize("engine", [evicting, sequenced])
