@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 from itertools import repeat
 from typing import Any
@@ -96,6 +97,17 @@ def singles() -> list[float]:
     return [struct.unpack("<f", struct.pack("<f", n))[0] for n in numbers if math.isfinite(n)]
 
 
+def doubles() -> list[float]:
+    """Return floats around those that are whole millionths, and some of any length."""
+    rng = random.Random(8)
+    found = [1e-4, 0.0000999, 0.000101, 1e9, 999999999.999999, 999999999.9999999, 0.29, 0.1 + 0.2]
+    for digits in range(9):
+        for size in (1e-5, 1e-3, 1.0, 1e3, 1e8, 1e9, 1e10):
+            found += [round(rng.uniform(-size, size), digits) for _ in range(50)]
+    near = [math.nextafter(value, toward) for value in found for toward in (-math.inf, math.inf)]
+    return found + near + [rng.uniform(-1e9, 1e9) for _ in range(500)]
+
+
 def arrays() -> list[Any]:
     pa = pytest.importorskip("pyarrow")
     days = pa.array([-719528, -1, 0, 59, 11016, 2932896, None], pa.int32())
@@ -107,6 +119,7 @@ def arrays() -> list[Any]:
         pa.array([True, None, False] * 5),
         pa.array(singles(), pa.float32()),
         pa.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1.7976931348623157e308, None, 0.1]),
+        pa.array(doubles(), pa.float64()),
         texts,
         texts.cast(pa.large_string()),
         texts.dictionary_encode(),
