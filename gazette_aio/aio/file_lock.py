@@ -24,11 +24,11 @@ class FileLock:
     """Lock of a file, which ends with this process at the latest: forked children don't keep it.
 
     Args:
-        close: Closes a descriptor.
+        close: Closes a descriptor; None for `os.close()`.
     """
 
-    def __init__(self, close: Callable[[int], object] = os.close) -> None:
-        self._close = close
+    def __init__(self, close: Callable[[int], object] | None = None) -> None:
+        self._close = close or os.close
         self._descriptor = -1
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gazette_aio.message.adapters import raw_adapter
+from gazette_aio.message.adapters.raw import raw_adapter
 from gazette_aio.message.framing.csv import parse_record
 from gazette_aio.message.uuid import ZERO_UUID, is_time_uuid, parse_uuid, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError

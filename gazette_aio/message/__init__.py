@@ -10,19 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gazette_aio._lazy import at_first_use
-from gazette_aio.message.adapters import (
+from gazette_aio.message.adapters.base import (
     Adapter,
     AdapterBySpec,
     FrameUUIDAdapter,
-    JSONAdapter,
     PlacedAdapter,
-    RawAdapter,
-    StampingAdapter,
     TypedAdapter,
     UUIDPlace,
-    json_adapter,
-    raw_adapter,
 )
+from gazette_aio.message.adapters.json import JSONAdapter
+from gazette_aio.message.adapters.json_types import json_adapter
+from gazette_aio.message.adapters.raw import RawAdapter, raw_adapter
 from gazette_aio.message.core.rules import QueueOutcome
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.framing import (
@@ -79,13 +77,8 @@ from gazette_aio.message.uuid import (
 )
 
 if TYPE_CHECKING:
-    from gazette_aio.message.adapters import (
-        CSVAdapter,
-        ProtobufAdapter,
-        TypedCSVAdapter,
-        csv_adapter,
-        protobuf_adapter,
-    )
+    from gazette_aio.message.adapters.csv import CSVAdapter, TypedCSVAdapter, csv_adapter
+    from gazette_aio.message.adapters.protobuf import ProtobufAdapter, protobuf_adapter
 
 __all__ = [
     "ACK_TXN",
@@ -129,7 +122,6 @@ __all__ = [
     "ReplayRange",
     "Sequencer",
     "SequencerCheckpoint",
-    "StampingAdapter",
     "Transaction",
     "TransactionLog",
     "TypedAdapter",
@@ -157,10 +149,13 @@ __all__ = [
 ]
 
 # Imported at first use: most programs have JSON.
-_MODULES = dict.fromkeys(
-    ("CSVAdapter", "ProtobufAdapter", "TypedCSVAdapter", "csv_adapter", "protobuf_adapter"),
-    "gazette_aio.message.adapters",
-)
+_MODULES = {
+    "CSVAdapter": "gazette_aio.message.adapters.csv",
+    "ProtobufAdapter": "gazette_aio.message.adapters.protobuf",
+    "TypedCSVAdapter": "gazette_aio.message.adapters.csv",
+    "csv_adapter": "gazette_aio.message.adapters.csv",
+    "protobuf_adapter": "gazette_aio.message.adapters.protobuf",
+}
 
 
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.

@@ -472,11 +472,8 @@ def test_a_uuid_field_which_is_there_but_empty() -> None:
     event: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("presence.Event"))
     adapter: Any = protobuf_adapter(event)
     message = event(uuid=b"", v=3)
-    for encoded in (
-        adapter.encode(message, UUID),
-        adapter.encoder(b"abcdef", 0)(message, 160),
-    ):
-        assert event.FromString(encoded).uuid != b""
-        assert event.FromString(encoded).v == 3
+    encoded = adapter.encode(message, UUID)
+    assert event.FromString(encoded).uuid != b""
+    assert event.FromString(encoded).v == 3
     assert adapter.split([message]).rests == [b"\x10\x03"]
     assert message.HasField("uuid")

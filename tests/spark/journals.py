@@ -12,7 +12,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.deadline import Deadline
 from gazette_aio.client.retry import Failure, Operation
 from gazette_aio.message import Sequencer
-from gazette_aio.message.adapters import json_adapter
+from gazette_aio.message.adapters.json_types import json_adapter
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.uuid import (
     CONTINUE_TXN,

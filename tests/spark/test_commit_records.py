@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.message.adapters import csv_adapter, json_adapter, protobuf_adapter
+from gazette_aio.message.adapters.csv import csv_adapter
+from gazette_aio.message.adapters.json_types import json_adapter
+from gazette_aio.message.adapters.protobuf import protobuf_adapter
 from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.uuid import ACK_TXN, ProducerID, build_uuid
 from gazette_aio.protocol._generated.consumer_pb2 import Checkpoint

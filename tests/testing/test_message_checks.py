@@ -206,11 +206,6 @@ class Peeking(TextAdapter):
         return UUID(int=1)
 
 
-class Stamping(TextAdapter):
-    def encoder(self, producer, flags, suffix=b""):
-        return lambda message, clock: b"stamped"
-
-
 class Splitting(TextAdapter):
     uuid_is_text = True
 
@@ -231,7 +226,6 @@ def test_adapters_of_users():
         (Unstamped(), "an acknowledgement doesn't have the UUID"),
         (Array(), "return bytes"),
         (Peeking(), "frame_uuid"),
-        (Stamping(), "encoder"),
         (Splitting(), "split"),
         (raw_adapter(), "UUID"),
     ],

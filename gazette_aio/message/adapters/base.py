@@ -64,24 +64,6 @@ class FrameUUIDAdapter(Protocol):
         ...
 
 
-@runtime_checkable
-class StampingAdapter(Protocol[T_contra]):
-    """An adapter that encodes and stamps messages in one step, without UUID objects."""
-
-    def encoder(
-        self, producer: bytes, flags: int, suffix: bytes = b""
-    ) -> Callable[[T_contra, int], bytes]:
-        """Return a function of a message and a clock, which returns the stamped bytes.
-
-        Args:
-            producer: ID of the producer to stamp messages with.
-            flags: Flags to stamp messages with.
-            suffix: Bytes to append to each message. If UUIDs are text, it may be the end of a
-                frame, such as a newline, which messages must not contain.
-        """
-        ...
-
-
 class SplitMessages(NamedTuple):
     """Encoded messages, split at the places of their UUIDs: `head, UUID, between, rest`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import chain
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -69,9 +68,8 @@ class JSONAdapter(Generic[T]):
         self._encode_lines = encode_lines
         self._has_top_member = has_top_member
         self._check_floats = check_floats
-        # All the floats of a message, where that's known to be few.
-        self._float_of = attrgetter(*float_members) if len(float_members) == 1 else None
-        self._floats_of = attrgetter(*float_members) if len(float_members) > 1 else None
+        # All the floats of a message, where they're known.
+        self._floats = [attrgetter(member) for member in float_members]
         names = [msgspec.json.encode(name) for name in path]
         self._uuid_decoder = _uuid_decoder(path)
         self._names = names
@@ -147,13 +145,10 @@ class JSONAdapter(Generic[T]):
     def _all_finite(self, messages: Sequence[T]) -> bool:
         """Return whether all floats of messages are known to be finite."""
         try:
-            if self._float_of is not None:
-                return isfinite(sum(map(self._float_of, messages)))
-            if self._floats_of is not None:
-                return isfinite(sum(chain.from_iterable(map(self._floats_of, messages))))
+            finite = [isfinite(sum(map(read, messages))) for read in self._floats]
         except (AttributeError, TypeError, ValueError, OverflowError):
-            pass  # They aren't the floats that the type promises.
-        return False
+            return False  # They aren't the floats that the type promises.
+        return bool(finite) and all(finite)
 
     def _split(self, message: T) -> tuple[bytes, bytes]:
         """Return the document of `message` before and after its UUID."""
@@ -195,9 +190,7 @@ class JSONAdapter(Generic[T]):
         return _split_at(document, self._path)
 
     def split_unchecked(self, document: bytes) -> tuple[bytes, bytes]:
-        """Check that bytes are JSON, and return them before and after their UUID.
-
-        Of several members of one name on the path to the UUID, the last one is kept.
+        """Check that bytes are JSON, and return them as `split_raw()` does.
 
         Raises:
             ValidationError: They're not an object.
@@ -207,23 +200,26 @@ class JSONAdapter(Generic[T]):
         self._uuid_decoder.decode(document)
         if not document.isascii():
             document.decode()  # The decoder looks at what leads to the UUID only.
-        document = document.lstrip(_SPACE)
-        # Hot: most have no such member, nor a name which escapes may hide.
-        if self._top_name in document or _has_escapes(document):
-            return self.split_foreign(document)
-        return self.split_document(document, own_uuid=False)
+        return self.split_raw(document.lstrip(_SPACE))
 
-    def split_foreign(self, document: bytes) -> tuple[bytes, bytes]:
-        """Split a document as `split_document()` does, and keep the last of repeated members."""
-        repeats = _has_escapes(document) or any(document.count(name) > 1 for name in self._names)
+    def split_raw(self, document: bytes) -> tuple[bytes, bytes]:
+        """Return a document of unknown origin before and after its UUID.
+
+        Of several members of one name on the path to the UUID, the last one is kept.
+
+        Raises:
+            ValidationError: It's not an object.
+        """
+        # Escapes may hide names.
+        escapes = b"\\u" in document or b"\\/" in document
+        # Hot: most have no such member.
+        if not escapes and self._top_name not in document:
+            return self.split_document(document, own_uuid=False)
+        repeats = escapes or any(document.count(name) > 1 for name in self._names)
         if repeats and document[:1] == b"{":
             # Wire: readers take the last one, which would be another UUID.
             return _split_at(document, self._path)
         return self.split_document(document)
-
-    def may_hold_uuid(self, names: Sequence[str]) -> bool:
-        """Return whether one of the names may be that of a member on the path to the UUID."""
-        return self._path[0] in names
 
     def uuid(self, message: T) -> UUID:
         """Return the UUID of `message`; zero if it has none, or its type has no such member.
@@ -272,10 +268,7 @@ class RawJSONAdapter(JSONAdapter[bytes]):
         return self._top_name in lines or b"\\" in lines  # Escapes may hide the name.
 
     def _split(self, message: bytes) -> tuple[bytes, bytes]:
-        document = one_line(message)
-        if self._has_top_member is not None and self._has_top_member(message):
-            return self.split_foreign(document)
-        return self.split_document(document, own_uuid=False)
+        return self.split_raw(one_line(message))
 
     def uuid(self, message: bytes) -> UUID:
         """Return the UUID of a document, as `frame_uuid()` does."""
@@ -290,11 +283,6 @@ def _as_uuid(value: object) -> UUID:
     if isinstance(value, str):
         return parse_uuid(value)
     raise ValidationError(f"UUID is not a string but {type(value).__name__}")
-
-
-def _has_escapes(document: bytes) -> bool:
-    """Whether names of members may be hidden by escapes."""
-    return b"\\u" in document or b"\\/" in document
 
 
 @lru_cache(maxsize=64)

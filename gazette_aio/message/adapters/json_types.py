@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
@@ -127,15 +126,9 @@ def json_adapter(
         has_top_member=_constantly_true if has_member else None,
         check_floats=may_hold_floats(type),
         float_members=float_members(type),
-        message_types=_classes(kinds),
+        message_types=message_types(kinds),
         enc_hook=enc_hook,
     )
-
-
-def _classes(kinds: tuple[Any, ...]) -> tuple[type, ...] | None:
-    found = [message_types(kind) for kind in kinds]
-    known = [classes for classes in found if classes is not None]
-    return tuple(chain.from_iterable(known)) if len(known) == len(found) else None
 
 
 def raw_json_adapter(uuid_path: str = DEFAULT_UUID_PATH) -> JSONAdapter[bytes]:
@@ -189,7 +182,7 @@ def _pydantic_adapter(kind: Any, path: tuple[str, ...]) -> JSONAdapter[Any]:
         encode=encode,
         has_top_member=_constantly_true if has_member else None,
         check_floats=True,
-        message_types=message_types(kind),
+        message_types=message_types((kind,)),
     )
 
 

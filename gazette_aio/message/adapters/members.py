@@ -25,8 +25,12 @@ ENCODING_ERRORS: Final = (TypeError, ValueError, RecursionError)
 
 _MAX_PATH: Final = 200
 _MAX_NAME: Final = 40
-_RAW = (msgspec.inspect.AnyType, msgspec.inspect.CustomType, msgspec.inspect.RawType)
-_FLOATS = (msgspec.inspect.FloatType, *_RAW)
+_FLOATS = (
+    msgspec.inspect.FloatType,
+    msgspec.inspect.AnyType,
+    msgspec.inspect.CustomType,
+    msgspec.inspect.RawType,
+)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -47,18 +51,13 @@ def find_member(message: object, path: tuple[str, ...]) -> object:
     """Return the member of `message` at `path`, or None if there is none."""
     value: Any = message
     for name in path:
-        value = _member(value, name)
-        if value is None:
-            break
+        kind = cast("Any", type(value))
+        if issubclass(kind, dict):
+            value = value.get(name)
+        else:
+            attribute = member_names(kind).get(name)
+            value = None if attribute is None else getattr(value, attribute)
     return value
-
-
-def _member(value: Any, name: str) -> Any:
-    kind = cast("Any", type(value))
-    if issubclass(kind, dict):
-        return value.get(name)
-    attribute = member_names(kind).get(name)
-    return None if attribute is None else getattr(value, attribute)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -149,7 +148,11 @@ def _floats(value: Any) -> Iterator[float]:
 
 def may_hold_floats(kind: type | Any) -> bool:
     """Return whether values of a type may hold floats, as far as that's known."""
-    return _may_hold(kind, _FLOATS)
+    try:
+        info = msgspec.inspect.type_info(kind)
+    except TypeError:
+        return True
+    return _has_floats(info, set())
 
 
 def float_members(kind: type | Any) -> tuple[str, ...]:
@@ -171,7 +174,7 @@ def _float_paths(info: object) -> list[str]:
     for field in info.fields:
         if type(field.type) is msgspec.inspect.FloatType:
             paths.append(field.name)
-        elif _is_within(field.type, _FLOATS, {id(info)}):
+        elif _has_floats(field.type, {id(info)}):
             inner = _float_paths(field.type)
             if not inner:
                 return []
@@ -179,29 +182,18 @@ def _float_paths(info: object) -> list[str]:
     return paths
 
 
-def _may_hold(kind: type | Any, wanted: tuple[type, ...]) -> bool:
-    try:
-        info = msgspec.inspect.type_info(kind)
-    except TypeError:
-        return True
-    return _is_within(info, wanted, set())
-
-
-def _is_within(info: object, wanted: tuple[type, ...], seen: set[int]) -> bool:
-    """Return whether a type, or one within it, is one of those wanted."""
-    if isinstance(info, wanted):
+def _has_floats(info: object, seen: set[int]) -> bool:
+    """Return whether a type, or one within it, may be that of floats."""
+    if isinstance(info, _FLOATS):
         return True
     if id(info) in seen:
         return False
     seen.add(id(info))
     if isinstance(info, (list, tuple)):
-        parts = cast("tuple[object, ...]", info)
-        return any(_is_within(part, wanted, seen) for part in parts)
+        return any(_has_floats(part, seen) for part in cast("tuple[object, ...]", info))
     if isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)):
         fields: tuple[str, ...] = getattr(info, "__struct_fields__", ())
-        return any(
-            _is_within(getattr(info, name), wanted, seen) for name in fields if name != "default"
-        )
+        return any(_has_floats(getattr(info, name), seen) for name in fields if name != "default")
     return False
 
 
@@ -225,10 +217,13 @@ def union_members(kind: Any) -> tuple[Any, ...]:
     return members
 
 
-def message_types(kind: Any) -> tuple[type, ...] | None:
-    """Return the class of messages of a type; None if a class doesn't tell them apart."""
-    config = getattr(kind, "__struct_config__", None)
-    if config is not None and config.array_like:
-        return None  # Arrays are refused when they're encoded, as all that isn't an object.
-    is_dataclass = hasattr(kind, "__dataclass_fields__")
-    return (kind,) if config is not None or is_dataclass or is_pydantic(kind) else None
+def message_types(kinds: tuple[Any, ...]) -> tuple[type, ...] | None:
+    """Return the classes of messages of types; None if a class doesn't tell them apart."""
+    for kind in kinds:
+        config = getattr(kind, "__struct_config__", None)
+        if config is not None and config.array_like:
+            return None  # Arrays are refused when they're encoded, as all that isn't an object.
+        is_dataclass = hasattr(kind, "__dataclass_fields__")
+        if config is None and not is_dataclass and not is_pydantic(kind):
+            return None
+    return kinds

@@ -9,7 +9,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from gazette_aio.message.adapters.base import SplitMessages, UUIDPlace
-from gazette_aio.message.core import Stamper
 from gazette_aio.message.uuid import RAW_LENGTH, ZERO_UUID, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.protocol.varint import encode_varint
@@ -57,18 +56,7 @@ class ProtobufAdapter(Generic[M]):
 
     def encode(self, message: M, uuid: UUID) -> bytes:
         """Return `message` serialized, with `uuid`."""
-        return self._stamp(message, uuid.bytes)
-
-    def encoder(
-        self, producer: bytes, flags: int, suffix: bytes = b""
-    ) -> Callable[[M, int], bytes]:
-        """Return a function of a message and a clock, which returns the stamped message."""
-        write = Stamper(b"", b"", producer, flags, text=False).uuid
-
-        def encode_stamped(message: M, clock: int) -> bytes:
-            return self._stamp(message, write(clock)) + suffix
-
-        return encode_stamped
+        return self._tag + uuid.bytes + self._rest(message)
 
     def split(self, messages: Sequence[M]) -> SplitMessages:
         """Return messages serialized, without their UUIDs."""
@@ -82,9 +70,6 @@ class ProtobufAdapter(Generic[M]):
             TypeError: A value isn't of the type of its field.
         """
         return self._cls(**{name: value for name, value in fields.items() if value is not None})
-
-    def _stamp(self, message: M, stamp: bytes) -> bytes:
-        return self._tag + stamp + self._rest(message)
 
     def _rest(self, message: M) -> bytes:
         if self._is_set(message):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
+from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.routes import merged
 from gazette_aio.message.uuid import CONTINUE_TXN
-from gazette_aio.protocol.errors import DependencyError, QueueFullError
+from gazette_aio.protocol.errors import DependencyError, QueueFullError, TransactionError
 
 if TYPE_CHECKING:
     from gazette_aio.message.mapping import Target
@@ -33,8 +34,6 @@ class Queued(NamedTuple):
     message: Encoded
     length: int
     """Bytes of its frame."""
-    rows: int = 1
-    """Number of messages, if it's several."""
 
 
 class Backlog:
@@ -50,7 +49,6 @@ class Backlog:
 
     def __init__(self, journals: Journals) -> None:
         self._journals = journals
-        self._appends = journals.appends
         self._gate = journals.gate
         self._items: deque[Queued] = deque()
         self.size_bytes: int = 0
@@ -141,46 +139,31 @@ class Backlog:
 
     async def _append_some(self) -> None:
         """Append the first messages of one journal and view."""
-        if not self._items:
+        run = self._first_run()
+        if not run:
             return
-        routes, target = self._items[0][:2]
         dropped = self._dropped
-        await self._journals.check_content_type(target)
-        append = await self._appends.start_append(target[0])
-        if dropped != self._dropped:
-            # Race: what the lock was acquired for is gone; what's queued by now may be elsewhere.
-            append.roll_back(DependencyError("uncommitted messages were abandoned"))
-            return
-        first = 0
+        routes, target = run[0][:2]
+        writer = BatchWriter(routes, CONTINUE_TXN, Turns(), self._journals.producer)
         try:
-            cleared = self._appends.cleared_error(target[0])
-            route = routes.route_to(target, CONTINUE_TXN)
-            self._journals.update_clock()
-            # Invariant: clocks are taken while the journal is locked, so that the order of bytes
-            # is the order of clocks.
-            run = self._take_run(routes, target)
-            for messages in merged(item.message for item in run):
-                begin, data = route.stamp(messages, self._journals.clock, CONTINUE_TXN)
-                append.write(data)
-                first = first or begin
-        except BaseException as error:
-            append.roll_back(error)
-            raise
-        append.release()
-        if not route.state.pending:
-            routes.note_pending(route, first, cleared)
-        route.state.last = append
-        self.size_bytes -= sum(item.length for item in run)
-        self._note_done(len(run))
+            await self._journals.check_content_type(target)
+            await writer.append(target, list(merged(item.message for item in run)))
+        except (DependencyError, TransactionError):
+            # Race: what's queued by now belongs to another producer.
+            if dropped == self._dropped:
+                raise
+        if dropped == self._dropped:
+            for _ in run:
+                self.size_bytes -= self._items.popleft().length
+            self._note_done(len(run))
 
-    def _take_run(self, routes: Routes[Any], target: Target) -> list[Queued]:
-        """Remove and return the first messages, all of which are of one journal and view."""
+    def _first_run(self) -> list[Queued]:
+        """Return the first messages, all of which are of one journal and view."""
         run: list[Queued] = []
         length = 0
-        while self._items and len(run) < RUN_MESSAGES and length < _RUN_BYTES:
-            item = self._items[0]
-            if item.routes is not routes or item.target != target:
+        for item in self._items:
+            if len(run) == RUN_MESSAGES or length >= _RUN_BYTES or item[:2] != self._items[0][:2]:
                 break
-            run.append(self._items.popleft())
+            run.append(item)
             length += item.length
         return run

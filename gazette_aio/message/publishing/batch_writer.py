@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gazette_aio.message.publishing.journals import missing
+from gazette_aio.message.publishing.routes import count_of, missing
 from gazette_aio.message.uuid import OUTSIDE_TXN
 from gazette_aio.protocol.errors import DependencyError
 
@@ -37,6 +37,8 @@ class BatchWriter:
         self._appends = routes.journals.appends
         self._flags = flags
         self._pace = pace
+        self._gate = routes.journals.gate
+        self._owner = self._gate.owner
         self._producer = producer
         """Producer of the messages, once some were appended."""
 
@@ -47,15 +49,22 @@ class BatchWriter:
             MixedTransactionError: The journal has uncommitted messages, and these aren't.
             DependencyError: An error of the journal was cleared meanwhile, or messages of the batch
                 were abandoned.
+            TransactionError: Their transaction has ended meanwhile.
 
         Cancellation: aborts — the messages of one append are kept or dropped as a whole.
         """
+        if len(parts) == 1 and count_of(parts[0]) == 1:
+            self._check()
+            now = self._routes.try_append(target, parts[0], self._flags)
+            if now is not None:
+                self._producer = self._journals.producer
+                return now
         journal, done = target[0], 0
         cleared = self._appends.cleared_error(journal)
         while True:
             append = await self._appends.start_append(journal)
             try:
-                self._check_producer()
+                self._check()
                 # Race: as one message that has waited, these may be of another producer by now.
                 route = self._routes.route_to(target, self._flags)
                 now_cleared = self._appends.cleared_error(journal)
@@ -70,14 +79,9 @@ class BatchWriter:
                 append.roll_back(DependencyError("uncommitted messages were abandoned"))
                 continue
             append.release()
-            self._producer = route.producer
+            self._producer = route.state.producer
             first, done = written
-            if self._flags == OUTSIDE_TXN:
-                route.state.acked_clock = self._journals.clock.value  # All clocks of it are taken.
-            else:
-                if not route.state.pending:
-                    self._routes.note_pending(route, first, cleared)
-                route.state.last = append
+            self._journals.note(route, append, self._flags, first, cleared)
             if done == len(parts):
                 break
         while parts:
@@ -86,13 +90,12 @@ class BatchWriter:
             await self._pace.rest()
         return append
 
-    def _check_producer(self) -> None:
+    def _check(self) -> None:
+        self._gate.check_owner(self._owner, self._flags)
         # Invariant: uncommitted messages of one batch are of one producer, so that none of them
         # commits without the others.
-        if self._flags != OUTSIDE_TXN and self._producer not in {
-            None,
-            self._journals.producer,
-        }:
+        is_same = self._producer in {None, self._journals.producer}
+        if self._flags != OUTSIDE_TXN and not is_same:
             raise DependencyError("uncommitted messages of the batch were abandoned")
 
     async def _write_parts(
@@ -111,7 +114,7 @@ class BatchWriter:
                 if crowd >= CROWD_BYTES:
                     await append.drain()
                     crowd = 0
-                if route.producer != self._journals.producer:
+                if route.state.producer != self._journals.producer:
                     return None
                 if written > self._appends.cutoff_bytes:
                     return first, number

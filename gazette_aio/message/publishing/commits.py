@@ -1,4 +1,14 @@
-"""Commits of the transactions of a Publisher, in the order in which their blocks end."""
+"""Commits of the transactions of a Publisher, in the order in which their blocks end.
+
+Transactions whose messages are held in memory may be open at the same time. At its end, each gets
+in line, and those that meet there commit together. One that has to publish before its end, because
+it's large or its caller wants that, gets in line for a *turn*: it publishes and commits alone.
+
+| in line, from the front | next |
+| --- | --- |
+| a turn | the turn alone, until its transaction ends |
+| ends, of one log | all of them up to the first of another kind, in one commit |
+"""
 
 from __future__ import annotations
 
@@ -6,6 +16,7 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.finish import finish
@@ -17,10 +28,13 @@ from gazette_aio.message.publishing.blocks import block_of
 from gazette_aio.message.publishing.held import Held, runs_by_journal
 from gazette_aio.message.publishing.intent_record import encode_record
 from gazette_aio.message.publishing.intents import append_intents
-from gazette_aio.message.publishing.line import Line
 from gazette_aio.message.publishing.routes import merged
 from gazette_aio.message.uuid import CONTINUE_TXN
-from gazette_aio.protocol.errors import GazetteError, TransactionError
+from gazette_aio.protocol.errors import (
+    GazetteError,
+    TooManyTransactionsError,
+    TransactionError,
+)
 from gazette_aio.protocol.status_errors import StatusError
 
 if TYPE_CHECKING:
@@ -57,7 +71,13 @@ class Commits:
         self._journals = journals
         self._gate = journals.gate
         self._appends = journals.appends
-        self._line: Line[Held] = Line(max_waiting)
+        self._max_waiting = max_waiting
+        self._open = 0
+        """Transactions that are open, in line, or commit."""
+        self._line: deque[Held] = deque()
+        """Transactions that wait for a turn or for their commit."""
+        self._is_busy = False
+        """Whether a turn or a commit is under way."""
         self._group: Sequence[Held] = ()
         """Transactions whose commit is under way."""
         self._commit: asyncio.Task[None] | None = None
@@ -69,7 +89,7 @@ class Commits:
     @property
     def has_open(self) -> bool:
         """Whether any transaction is open."""
-        return self._line.open > 0
+        return self._open > 0
 
     async def begin(self, held: Held, *, has_turn: bool) -> None:
         """Begin a transaction.
@@ -102,7 +122,12 @@ class Commits:
                 "messages were published by publish_uncommitted() outside of a transaction(): "
                 "commit them by build_ack_intents(), or abandon() them"
             )
-        self._line.enter()
+        if self._open > self._max_waiting:
+            raise TooManyTransactionsError(
+                f"{self._open} transactions of this Publisher are open, and max_waiting is "
+                f"{self._max_waiting}: retry later, or publish less often, or raise max_waiting"
+            )
+        self._open += 1
         if gate.owner is None:
             gate.owner = self  # From now on, messages outside of transactions belong to nobody.
         try:
@@ -142,7 +167,7 @@ class Commits:
         if held.turn is None:
             held.granted = asyncio.get_running_loop().create_future()
             held.turn = start_task(self._take_turn(held, held.granted), "gazette transaction")
-            self._line.wait(held, held.log, is_turn=True)
+            self._line.append(held)
             self._advance()
         await asyncio.wait((held.turn,))
         if held.turn.cancelled():
@@ -153,7 +178,7 @@ class Commits:
         try:
             await granted
         except asyncio.CancelledError:
-            self._line.withdraw(held)
+            self._withdraw(held)
             raise
         if held.log is not None:
             await self._prepare(held.log)
@@ -188,14 +213,14 @@ class Commits:
         if held.turn is not None:
             self._start([held])
         else:
-            self._line.wait(held, held.log, is_turn=False)
+            self._line.append(held)
             self._advance()
         try:
             return await outcome
         except asyncio.CancelledError:
             commit = self._commit
             if (
-                not self._line.withdraw(held)
+                not self._withdraw(held)
                 and held in self._group
                 and commit is not None
                 and all(other.outcome is None or other.outcome.done() for other in self._group)
@@ -213,10 +238,10 @@ class Commits:
         """
         held.is_open = False
         self._stateful.discard(held)
-        self._line.leave()
+        self._open -= 1
         try:
             if held.turn is not None and not held.turn.done():
-                self._line.withdraw(held)
+                self._withdraw(held)
                 held.turn.cancel()
                 await finish(asyncio.wait((held.turn,)))
         finally:
@@ -228,26 +253,39 @@ class Commits:
             if held not in self._group:  # Or else it commits with others, though it's cancelled.
                 held.release()
 
+    def _withdraw(self, held: Held) -> bool:
+        """Have a transaction leave the line, and return whether it was there."""
+        if held not in self._line:
+            return False
+        self._line.remove(held)
+        return True
+
     def _advance(self) -> None:
-        group, is_turn = self._line.next()
-        if not is_turn:
+        """Grant the next turn or start the next commit, unless one is under way."""
+        if self._is_busy or not self._line:
+            return
+        self._is_busy = True
+        first = self._line.popleft()
+        if first.granted is None:
+            group = [first]
+            while self._line and self._line[0].granted is None and self._line[0].log is first.log:
+                group.append(self._line.popleft())
             self._start(group)
-        elif (granted := group[0].granted) is not None and not granted.cancelled():
-            granted.set_result(None)
-        else:
+        elif first.granted.cancelled():
             self._next()  # Race: its task was cancelled, and is about to leave the line.
+        else:
+            first.granted.set_result(None)
 
     def _next(self) -> None:
         self._gate.owner = self
-        self._line.done()
+        self._is_busy = False
         self._advance()
 
     def _start(self, group: Sequence[Held]) -> None:
-        if group:
-            self._group = group
-            self._commit = start_task(self._run(group), "gazette commit")
-            # Race: it may be cancelled before it begins.
-            self._commit.add_done_callback(self._ended)
+        self._group = group
+        self._commit = start_task(self._run(group), "gazette commit")
+        # Race: it may be cancelled before it begins.
+        self._commit.add_done_callback(self._ended)
 
     async def _run(self, group: Sequence[Held]) -> None:
         try:

@@ -8,13 +8,11 @@ import inspect
 import reprlib
 from itertools import islice
 from time import thread_time
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio import turns
 from gazette_aio.aio.threads import in_thread
-from gazette_aio.message.adapters.base import Adapter, SplitMessages, SplittingAdapter
-from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError, within
 from gazette_aio.protocol.journal import encodable
 
@@ -22,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from gazette_aio.aio.turns import Turns
+    from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.mapping import Mapping, Target
-    from gazette_aio.message.publishing.routes import Encoded, Route
-    from gazette_aio.message.uuid import Flags
+    from gazette_aio.message.publishing.routes import Encoded, Route, Routes
 
 T = TypeVar("T")
 
@@ -67,7 +65,11 @@ class Slices:
 
     async def __anext__(self) -> tuple[int, int]:
         if self._stop:
-            self._adapt()
+            # Time of this thread alone: others that keep it waiting don't make the work longer.
+            seconds = thread_time() - self._began
+            factor = min(max(turns.SLICE_SECONDS / max(seconds, 1e-9), 0.5), 4.0)
+            rows = int((self._stop - self._start) * factor)
+            self._rows = max(min(rows, self._max_rows), 1)
             await self._pace.rest()
         if self._stop == self._count:
             raise StopAsyncIteration
@@ -75,13 +77,6 @@ class Slices:
         self._stop = min(self._start + self._rows, self._count)
         self._began = thread_time()
         return self._start, self._stop
-
-    def _adapt(self) -> None:
-        # Time of this thread alone: others that keep it waiting don't make the work longer.
-        seconds = thread_time() - self._began
-        factor = min(max(turns.SLICE_SECONDS / max(seconds, 1e-9), 0.5), 2.0)
-        rows = int((self._stop - self._start) * factor)
-        self._rows = max(min(rows, self._max_rows), 1)
 
 
 class Rows(Protocol):
@@ -151,30 +146,6 @@ class MessageRows(Generic[T]):
         return self._split(messages)
 
 
-def splitter(adapter: Adapter[T]) -> Callable[[Sequence[T]], Encoded]:
-    """Return a function that encodes messages, or copies them if the adapter can't split them."""
-    # Hot: asking for a protocol takes longer than splitting a message.
-    if not isinstance(adapter, SplittingAdapter):
-        return list
-    split = cast("SplittingAdapter[T]", adapter).split
-    if isinstance(adapter, JSONAdapter):
-        lines = cast("JSONAdapter[T]", adapter).lines
-        return lambda messages: lines(messages) or split(messages)
-
-    def checked(messages: Sequence[T]) -> SplitMessages:
-        heads, between, rests = split(messages)
-        counts = {len(rests), len(rests if isinstance(heads, bytes) else heads)}
-        if counts != {len(messages)}:
-            name = f"{type(adapter).__name__}.split()"
-            found = " and ".join(map(str, sorted(counts)))
-            raise ValidationError(
-                f"{name} returned parts of {found} messages, given {len(messages)}"
-            )
-        return SplitMessages(heads, between, rests)
-
-    return checked
-
-
 async def rows_of_table(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -> Rows:
     """Return the rows of a table that supports the PyCapsule interface of Arrow.
 
@@ -189,19 +160,19 @@ async def rows_of_table(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -
 
     Cancellation: safe.
     """
+
+    def rows() -> Rows:
+        try:
+            # Race: another thread may be importing it, which this waits for.
+            module = importlib.import_module(_TABLE_ROWS)
+        except ImportError as error:
+            text = "tables need pyarrow and numpy (pip install 'gazette-aio[arrow]')"
+            raise ConfigurationError(text) from error
+        made: Rows = module.TableRows(table, adapter, is_mapped=is_mapped)
+        return made
+
     # Importing takes long, and so may a table that is yet to be computed.
-    return await in_thread(_make_table_rows, table, adapter, is_mapped=is_mapped)
-
-
-def _make_table_rows(table: Any, adapter: Adapter[Any], *, is_mapped: bool) -> Rows:
-    try:
-        # Race: another thread may be importing it, which this waits for.
-        module = importlib.import_module(_TABLE_ROWS)
-    except ImportError as error:
-        text = "tables need pyarrow and numpy (pip install 'gazette-aio[arrow]')"
-        raise ConfigurationError(text) from error
-    rows: Rows = module.TableRows(table, adapter, is_mapped=is_mapped)
-    return rows
+    return await in_thread(rows)
 
 
 async def copied(messages: Iterable[T], pace: Turns) -> list[T]:
@@ -242,16 +213,29 @@ def _noted(error: Exception, index: int) -> Exception:
     return error
 
 
-async def map_rows(
-    rows: Rows, mapping: Mapping[Any] | Target, pace: Turns
-) -> dict[Target, range | list[int]]:
-    """Return the indices of the rows of each journal, in their order.
+async def encode_batch(
+    rows: Rows, mapping: Mapping[Any] | Target, routes: Routes[Any], pace: Turns
+) -> list[tuple[Target, list[Encoded]]]:
+    """Validate, map and encode rows, and return them by journal.
 
     Raises:
-        Exception: Validation or the mapping raises it; a note tells the message.
+        Exception: As of `Publisher.publish_uncommitted_batch()`.
 
     Cancellation: safe.
     """
+    indices = await _map_rows(rows, mapping, pace)
+    _check_journals(indices)
+    batch: list[tuple[Target, list[Encoded]]] = []
+    for target, some in indices.items():
+        await routes.journals.check_content_type(target)
+        batch.append((target, await _encode_rows(rows, some, routes.find(target), pace)))
+    return batch
+
+
+async def _map_rows(
+    rows: Rows, mapping: Mapping[Any] | Target, pace: Turns
+) -> dict[Target, range | list[int]]:
+    """Return the indices of the rows of each journal, in their order."""
     indices: dict[Target, range | list[int]] = {}
     async for start, stop in Slices(len(rows), pace, max_rows=_MAPPED_AT_ONCE):
         rows.validate(start, stop)
@@ -306,7 +290,8 @@ def plain_target(mapped: Awaitable[Target] | Target) -> Target:
     Raises:
         TypeError: It isn't a pair of a journal and a content type, but has to be awaited, maybe.
     """
-    if inspect.isawaitable(mapped):
+    # Hot: most mappings return a plain pair, and it takes long to ask for awaitables.
+    if type(mapped) is not tuple and inspect.isawaitable(mapped):
         if inspect.iscoroutine(mapped):
             mapped.close()  # Otherwise it would warn that nobody awaited it.
         raise TypeError("mapping: expected a plain function, not an async one")
@@ -346,39 +331,25 @@ async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> l
     return targets
 
 
-async def encode_rows(
-    rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags, pace: Turns
+async def _encode_rows(
+    rows: Rows, indices: range | list[int], route: Route[Any], pace: Turns
 ) -> list[Encoded]:
-    """Encode rows in slices, and check that stamping and framing won't fail.
-
-    Args:
-        rows: The batch.
-        indices: Rows of one journal.
-        route: Route of the journal.
-        flags: Flags of the messages.
-        pace: Turns of the event loop.
-
-    Raises:
-        Exception: Encoding or framing raises it; a note tells the message.
-
-    Cancellation: safe.
-    """
+    """Encode rows of one journal in slices, and check that stamping and framing won't fail."""
     encoded: list[Encoded] = []
     async for start, stop in Slices(len(indices), pace):
         part = indices[start:stop]
         try:
-            encoded.append(_encode(rows, part, route, flags))
+            encoded.append(_encode(rows, part, route))
         except Exception as error:  # noqa: BLE001 - it's raised.
-            raise await _first_error(error, rows, part, route, flags, pace) from None
+            raise await _first_error(error, rows, part, route, pace) from None
     return encoded
 
 
-async def _first_error(  # noqa: PLR0917
+async def _first_error(
     error: Exception,
     rows: Rows,
     indices: range | list[int],
     route: Route[Any],
-    flags: Flags,
     pace: Turns,
 ) -> Exception:
     """Return the error of the first row that can't be encoded; a note tells the row."""
@@ -386,25 +357,25 @@ async def _first_error(  # noqa: PLR0917
         await pace.rest()
         half = indices[: len(indices) // 2]
         try:
-            _encode(rows, half, route, flags)
+            _encode(rows, half, route)
         except Exception as earlier:  # noqa: BLE001 - it's raised.
             indices, error = half, earlier
         else:
             indices = indices[len(half) :]
     try:
-        _encode(rows, indices, route, flags)
+        _encode(rows, indices, route)
     except Exception as last:  # noqa: BLE001 - it's raised.
         return _noted(last, indices[0])
     return error  # It didn't happen again: the row is unknown.
 
 
-def _encode(rows: Rows, indices: range | list[int], route: Route[Any], flags: Flags) -> Encoded:
+def _encode(rows: Rows, indices: range | list[int], route: Route[Any]) -> Encoded:
     encoded = rows.encode(indices)
-    route.check(encoded, flags)
+    route.check(encoded)
     return encoded
 
 
-def check_journals(targets: Iterable[Target]) -> None:
+def _check_journals(targets: Iterable[Target]) -> None:
     """Raise unless targets are of different journals, whose names are valid."""
     content_types: dict[str, str] = {}
     for journal, content_type in targets:

@@ -83,73 +83,67 @@ class Hold(NamedTuple):
         return f"{self.epoch}-{self.nonce}-{self.record.epoch}-{self.record.number}"
 
 
-class FenceRegister:
-    """Register of a fence.
+async def read_hold(appends: AsyncJournalClient, fence: Fence) -> Hold | None:
+    """Return the value of the register of a fence, or None if it's absent.
 
-    Args:
-        appends: Service to append through.
-        fence: The fence.
+    Raises:
+        GazetteError: The append of no bytes, which returns the registers, failed.
+        StoreError: The register isn't that of a fence.
+
+    Cancellation: safe.
     """
+    return await _append(appends, fence, pb.AppendRequest(journal=fence.journal), b"")
 
-    def __init__(self, appends: AsyncJournalClient, fence: Fence) -> None:
-        self._appends = appends
-        self._fence = fence
 
-    async def read(self) -> Hold | None:
-        """Return the value of the register, or None if it's absent.
+async def swap_hold(
+    appends: AsyncJournalClient, fence: Fence, held: Hold | None, wanted: Hold
+) -> Hold | None:
+    """Replace the value `held` of the register by `wanted`, and return the value thereafter.
 
-        Raises:
-            GazetteError: The append of no bytes, which returns the registers, failed.
-            StoreError: The register isn't that of a fence.
+    Raises:
+        GazetteError: The append failed. The value may be replaced, now or later.
+        StoreError: The register isn't that of a fence.
 
-        Cancellation: safe.
-        """
-        return await self._append(pb.AppendRequest(journal=self._fence.journal), b"")
+    Cancellation: aborts — the value may be replaced, now or later.
+    """
+    name = fence.name
+    request = pb.AppendRequest(
+        journal=fence.journal, union_registers=pb.label_set(name, str(wanted))
+    )
+    if held is None:
+        request.check_registers.exclude.CopyFrom(pb.label_set(name, ""))
+    else:
+        request.check_registers.include.CopyFrom(pb.label_set(name, str(held)))
+    line = {
+        "fence": name,
+        "epoch": wanted.epoch,
+        "record": f"{wanted.record.epoch}-{wanted.record.number}",
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+    content = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    while True:
+        found = await _append(appends, fence, request, content)
+        # Race: an append fails along with an earlier one of its journal, such as a swap of
+        # another identity in this process. Then nothing has changed, and this one is repeated.
+        if found != held:
+            return found
 
-    async def swap(self, held: Hold | None, wanted: Hold) -> Hold | None:
-        """Replace the value `held` by `wanted`, and return the value thereafter.
 
-        Raises:
-            GazetteError: The append failed. The value may be replaced, now or later.
-            StoreError: The register isn't that of a fence.
-
-        Cancellation: aborts — the value may be replaced, now or later.
-        """
-        name = self._fence.name
-        request = pb.AppendRequest(
-            journal=self._fence.journal, union_registers=pb.label_set(name, str(wanted))
-        )
-        if held is None:
-            request.check_registers.exclude.CopyFrom(pb.label_set(name, ""))
-        else:
-            request.check_registers.include.CopyFrom(pb.label_set(name, str(held)))
-        line = {
-            "fence": name,
-            "epoch": wanted.epoch,
-            "record": f"{wanted.record.epoch}-{wanted.record.number}",
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-        }
-        content = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        while True:
-            found = await self._append(request, content)
-            # Race: an append fails along with an earlier one of its journal, such as a swap of
-            # another identity in this process. Then nothing has changed, and this one is repeated.
-            if found != held:
-                return found
-
-    async def _append(self, request: pb.AppendRequest, content: bytes) -> Hold | None:
-        """Append, or be refused, and return the value of the register thereafter."""
-        append = await self._appends.start_append(request)
-        append.write(content)
-        append.release()
-        try:
-            response = await append
-        except pb.GazetteError as error:
-            # Each append to this journal has a check of its own, and follows no other.
-            self._appends.clear_error(self._fence.journal)
-            if not isinstance(error, RegisterMismatchError) or error.response is None:
-                raise
-            response = error.response
-        values = pb.values_of(response.registers, self._fence.name)
-        return Hold.parse(values[0]) if values else None
+async def _append(
+    appends: AsyncJournalClient, fence: Fence, request: pb.AppendRequest, content: bytes
+) -> Hold | None:
+    """Append, or be refused, and return the value of the register thereafter."""
+    append = await appends.start_append(request)
+    append.write(content)
+    append.release()
+    try:
+        response = await append
+    except pb.GazetteError as error:
+        # Each append to this journal has a check of its own, and follows no other.
+        appends.clear_error(fence.journal)
+        if not isinstance(error, RegisterMismatchError) or error.response is None:
+            raise
+        response = error.response
+    values = pb.values_of(response.registers, fence.name)
+    return Hold.parse(values[0]) if values else None

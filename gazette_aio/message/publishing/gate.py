@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol.errors import TransactionError
+
+if TYPE_CHECKING:
+    from gazette_aio.message.uuid import Flags
 
 _TURN_BYTES: Final = 1 << 19
 """Bytes that are published without suspension: it takes some two milliseconds."""
 
 
-class Gate:
+class Inside:
+    """Counts tasks inside of it, as a context manager."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._idle = asyncio.Event()
+
+    async def idle(self) -> None:
+        """Wait until no task is inside.
+
+        Cancellation: safe.
+        """
+        while self._inside:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def __enter__(self) -> None:
+        self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._inside -= 1
+        if self._inside == 0:
+            self._idle.set()
+
+
+class Gate(Inside):
     """Lets publishing through, or makes it wait.
 
-    As a context manager it counts the tasks inside: those that passed, and suspend while they
-    publish.
+    Inside of it are the tasks that passed, and suspend while they publish.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.turn_bytes: int = _TURN_BYTES
         """Bytes to publish before the event loop has a turn; none unless the gate is open."""
         self.has_blocks: bool = False
@@ -31,8 +59,6 @@ class Gate:
         self._opened.set()
         self._resumed = asyncio.Event()
         self._resumed.set()
-        self._idle = asyncio.Event()
-        self._inside = 0
         self._failure: tuple[str, BaseException] | None = None
 
     async def give_turn(self) -> None:
@@ -62,6 +88,17 @@ class Gate:
         if self._failure is not None:
             text, cause = self._failure
             raise TransactionError(text) from cause
+
+    def check_owner(self, owner: object, flags: Flags) -> None:
+        """Raise unless messages with `flags` may be published by `owner`.
+
+        Raises:
+            TransactionError: They are uncommitted, and it has ended meanwhile.
+        """
+        if flags and owner is not self.owner:
+            raise TransactionError(
+                "the transaction() was abandoned before the message was published"
+            )
 
     async def opened(self) -> None:
         """Wait until no transaction has closed the gate.
@@ -105,9 +142,7 @@ class Gate:
         """
         self.turn_bytes = 0
         self._opened.clear()
-        self._idle.clear()
-        if self._inside:
-            await self._idle.wait()
+        await self.idle()
 
     def open(self) -> None:
         """Let publishing through again, unless a transaction has failed. Idempotent."""
@@ -126,11 +161,3 @@ class Gate:
         self.turn_bytes = 0
         self._opened.set()
         self._resumed.set()
-
-    def __enter__(self) -> None:
-        self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._inside -= 1
-        if self._inside == 0:
-            self._idle.set()

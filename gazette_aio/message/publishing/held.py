@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.message.publishing.blocks import Block
+from gazette_aio.message.publishing.gate import Inside
+from gazette_aio.message.publishing.routes import count_of
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from gazette_aio.client import AsyncAppend
@@ -29,10 +31,10 @@ MOST_HELD: Final = HELD_BYTES // _MESSAGE_BYTES
 """Messages beyond which a transaction surely doesn't hold them."""
 
 
-class Held(Block):
+class Held(Block, Inside):
     """A transaction that holds messages, or has its turn and publishes them.
 
-    As a context manager it counts calls that have begun.
+    Inside of it are calls that have begun.
 
     Args:
         gate: Gate of the Publisher.
@@ -46,7 +48,8 @@ class Held(Block):
         log: TransactionLog | None,
         publish: Callable[[Held], Awaitable[None]],
     ) -> None:
-        super().__init__(gate, "the transaction")
+        Block.__init__(self, gate, "the transaction")
+        Inside.__init__(self)
         self.log = log
         """Log of the transaction."""
         self.uses_state: bool = False
@@ -66,8 +69,7 @@ class Held(Block):
         self.outcome: asyncio.Future[int] | None = None
         """End of the commit, with the number of journals."""
         self._publish = publish
-        self._size_bytes = self._inside = 0
-        self._idle = asyncio.Event()
+        self._size_bytes = 0
 
     @property
     def owner(self) -> Held:
@@ -86,7 +88,7 @@ class Held(Block):
 
     def hold(self, items: list[Queued], most_bytes: int = HELD_BYTES) -> bool:
         """Hold messages, or return False if the transaction has to take its turn."""
-        size = sum(item.length + _MESSAGE_BYTES * item.rows for item in items)
+        size = sum(item.length + _MESSAGE_BYTES * count_of(item.message) for item in items)
         if self.turn is not None or self._size_bytes + size > most_bytes:
             return False
         self._size_bytes += size
@@ -134,23 +136,6 @@ class Held(Block):
         """Fail the appends of messages that aren't published."""
         for append in self.appends.values():
             append.fail(error)
-
-    async def idle(self) -> None:
-        """Wait for the end of calls that have begun.
-
-        Cancellation: safe.
-        """
-        while self._inside:
-            self._idle.clear()
-            await self._idle.wait()
-
-    def __enter__(self) -> None:
-        self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._inside -= 1
-        if self._inside == 0:
-            self._idle.set()
 
 
 def runs_by_journal(items: list[Queued], most: int) -> dict[str, list[list[Queued]]]:

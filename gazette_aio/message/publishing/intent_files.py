@@ -39,54 +39,32 @@ PLAIN: Final = RecordID(0, 0)
 """The record of a log without a fence, which a fence may be added to later."""
 
 
-class LogLock:
-    """Lock of a log, which ends with its process at the latest.
+def lock(held: FileLock, path: Path, *, is_optional: bool) -> None:
+    """Acquire the lock of the log at `path`, which ends with its process at the latest. Idempotent.
 
     Args:
+        held: The lock.
         path: Path of the log.
+        is_optional: Whether to do without a lock on file systems that have none.
+
+    Raises:
+        LockedError: Another process holds it, or another object of this process.
+        StoreError: The file can't be opened or locked.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path: Path = path.with_name(f"{path.name}.lock")
-        self._lock = FileLock(os.close)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._lock.is_held
-
-    def acquire(self, *, is_optional: bool) -> None:
-        """Acquire the lock. Idempotent.
-
-        Args:
-            is_optional: Whether to do without a lock on file systems that have none.
-
-        Raises:
-            LockedError: Another process holds it, or another object of this process.
-            StoreError: The file can't be opened or locked.
-        """
-        if self._lock.is_held:
-            return
+    if held.is_held:
+        return
+    file = path.with_name(f"{path.name}.lock")
+    try:
+        held.acquire(lambda: os.open(file, os.O_RDWR | os.O_CREAT, 0o600), is_optional=is_optional)
         try:
-            self._lock.acquire(self._open, is_optional=is_optional)
-            try:
-                self._lock.sign()
-            except BaseException:
-                self._lock.release()
-                raise
-        except BlockingIOError:
-            by = holder_of(self.path)
-            raise LockedError(f"{self.path}: the log is in use by {by}") from None
-        except OSError as error:
-            raise StoreError(f"{self.path}: {error.strerror}") from error
-
-    def _open(self) -> int:
-        return os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-
-    def release(self) -> None:
-        """Release the lock. Idempotent."""
-        # The file stays: a process may be about to lock it, and the next would lock another.
-        self._lock.release()
+            held.sign()
+        except BaseException:
+            held.release()
+            raise
+    except BlockingIOError:
+        raise LockedError(f"{file}: the log is in use by {holder_of(file)}") from None
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
 
 
 def read_file(path: Path) -> bytes | None:

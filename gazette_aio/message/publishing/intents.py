@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from gazette_aio.aio.file_lock import FileLock
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.message.publishing import intent_files as files
-from gazette_aio.message.publishing.fence import FenceRegister, Hold
-from gazette_aio.message.publishing.intent_files import PLAIN, LogLock, RecordID
+from gazette_aio.message.publishing.fence import Hold, read_hold, swap_hold
+from gazette_aio.message.publishing.intent_files import PLAIN, RecordID
 from gazette_aio.message.publishing.intent_record import (
     WRITTEN,
     AckIntent,
@@ -74,7 +75,7 @@ class IntentLog(Owner):
         self.turn: asyncio.Lock = asyncio.Lock()
         """Held while a transaction commits, and while `recover()` runs."""
         self._lock_timeout = lock_timeout
-        self._lock = LogLock(self.path)
+        self._lock = FileLock()
         self._record: IntentRecord | None = None
         self._record_id = PLAIN
         """Record in `_record`, which may be undecided."""
@@ -252,7 +253,7 @@ class IntentLog(Owner):
         if held is None or self.fence is None:
             return
         wanted = held._replace(record=self._record_id)
-        found = await FenceRegister(appends, self.fence).swap(held, wanted)
+        found = await swap_hold(appends, self.fence, held, wanted)
         if found != wanted:
             self._lose_fence(f"epoch {found.epoch}" if found else "nobody")
         self._hold, self._obsolete = wanted, held.record
@@ -285,6 +286,7 @@ class IntentLog(Owner):
 
         Cancellation: safe.
         """
+        # The file stays: a process may be about to lock it, and the next would lock another.
         self._lock.release()
 
     def __del__(self) -> None:
@@ -300,7 +302,9 @@ class IntentLog(Owner):
         deadline = time.monotonic() + self._lock_timeout
         while True:
             try:
-                await in_thread(self._lock.acquire, is_optional=self.fence is not None)
+                await in_thread(
+                    files.lock, self._lock, self.path, is_optional=self.fence is not None
+                )
                 break
             except LockedError:
                 if time.monotonic() >= deadline:
@@ -321,10 +325,9 @@ class IntentLog(Owner):
             raise
 
     async def _take_fence(self, appends: AsyncJournalClient, fence: Fence) -> Hold:
-        register = FenceRegister(appends, fence)
         missing: Hold | None = None
         while True:
-            held = await register.read()
+            held = await read_hold(appends, fence)
             if self._owned and held is not None and held[:2] not in self._owned:
                 self._lose_fence(f"epoch {held.epoch}")
             # Invariant: records are looked for after the register was read, so that all that it
@@ -346,7 +349,7 @@ class IntentLog(Owner):
                     )
             wanted = Hold.after(max(held_epoch, newest.epoch), record)
             self._owned.add(wanted[:2])
-            if await register.swap(held, wanted) == wanted:
+            if await swap_hold(appends, fence, held, wanted) == wanted:
                 return wanted
 
     async def _newest_sound(self, records: Iterable[RecordID]) -> RecordID:

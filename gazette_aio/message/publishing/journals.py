@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
 
 import gazette_aio.protocol as pb
 from gazette_aio.message.framing.registry import framing_by_content_type
@@ -13,23 +12,26 @@ from gazette_aio.message.mapping import ListedTarget, content_type_of
 from gazette_aio.message.publishing.backlog import Backlog
 from gazette_aio.message.publishing.gate import Gate
 from gazette_aio.message.publishing.intent_record import AckIntent
-from gazette_aio.message.uuid import Clock, ProducerID, new_producer_id
+from gazette_aio.message.publishing.routes import JournalState, missing
+from gazette_aio.message.uuid import OUTSIDE_TXN, Clock, ProducerID, new_producer_id
 from gazette_aio.protocol.errors import (
     DependencyError,
     GazetteError,
     MappingError,
     OperationTimeoutError,
     UnrecognizedContentTypeError,
+    ValidationError,
 )
 from gazette_aio.protocol.journal import encodable, strip_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gazette_aio.client import AsyncJournalClient
+    from gazette_aio.client import AsyncAppend, AsyncJournalClient
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.mapping import Target
-    from gazette_aio.message.publishing.routes import JournalState, Routes
+    from gazette_aio.message.publishing.routes import Route
+    from gazette_aio.message.uuid import Flags
 
 _LIST_SECONDS: Final = 5.0
 
@@ -68,8 +70,6 @@ class Journals:
         """Journals with uncommitted messages, in the order of their first ones."""
         self.states: dict[str, JournalState] = {}
         """By name: all journals."""
-        self.tables: WeakSet[Routes[Any]] = WeakSet()
-        """Routes of the Publisher and of each view."""
         self._checked: set[Target] = set()
 
     @property
@@ -87,20 +87,23 @@ class Journals:
         return target in self._checked or isinstance(target, ListedTarget)
 
     async def check_content_type(self, target: Target) -> None:
-        """Raise if a journal has a content type of another framing than its target.
+        """Raise unless a target has a framing, and its journal has that as well.
 
         Frames of another content type would make later messages of a journal unreadable. Journals
         that can't be listed pass: with a token for appends only, for good; in an outage, and before
         they're created, until the next message.
 
         Raises:
-            MappingError: It has.
-            ValidationError: The journal's name can't be encoded.
+            MappingError: The journal has a content type of another framing.
+            UnrecognizedContentTypeError: There's no framing of the content type.
+            ValidationError: The journal's name can't be encoded, or it has uncommitted messages of
+                another framing.
 
         Cancellation: safe.
         """
         if self.is_checked(target):
             return
+        self.state_of(target)
         journal, content_type = target
         name = pb.label_set("name", encodable(strip_meta(journal)))
         try:
@@ -121,6 +124,55 @@ class Journals:
                 )
             self._checked.add(target)
 
+    def state_of(self, target: Target) -> JournalState:
+        """Return the state of a journal, which may be new.
+
+        Raises:
+            UnrecognizedContentTypeError: There's no framing of the content type.
+            ValidationError: The journal has uncommitted messages of another framing.
+        """
+        journal, content_type = target
+        framing = framing_by_content_type(content_type, journal=journal)
+        # Invariant: a journal has one state, as its readers know of one acknowledgement.
+        state = self.states.get(journal)
+        if state is None or state.framing is not framing:
+            if state is not None and state.pending:
+                other = state.framing.content_type
+                raise ValidationError(
+                    f"{journal} has uncommitted messages of content type {other!r}, and not "
+                    f"{content_type!r}"
+                )
+            acked = None if state is None else state.acked_clock
+            state = self.states[journal] = JournalState(journal, framing, self.producer, acked)
+        return state
+
+    def note(
+        self,
+        route: Route[Any],
+        append: AsyncAppend,
+        flags: Flags,
+        clock: int,
+        cleared: ClearedError | None,
+    ) -> None:
+        """Note messages that were just stamped.
+
+        Args:
+            route: Route of the messages.
+            append: Their append.
+            flags: Their flags.
+            clock: Clock of the first one.
+            cleared: Latest error of the journal that was cleared before it.
+        """
+        if flags == OUTSIDE_TXN:
+            route.state.acked_clock = self.clock.value  # All clocks of it are taken.
+            return
+        state = route.state
+        if not state.pending:
+            state.pending, state.first_clock, state.cleared_error = True, clock, cleared
+            state.adapter = route.adapter
+            self.pending.append(state)
+        state.last = append
+
     def acknowledge(self) -> list[AckIntent]:
         """Return acknowledgements of uncommitted messages, and forget these.
 
@@ -137,8 +189,6 @@ class Journals:
             state.pending = False
             state.last = None
         self.pending = []
-        for table in self.tables:
-            table.open.clear()
         return intents
 
     def abandon(self) -> None:
@@ -147,10 +197,9 @@ class Journals:
         self.backlog.abandon()
         abandoned, self.pending = self.pending, []
         self.states = {}
-        for table in self.tables:
-            table.clear()
         self.producer = new_producer_id()
         for state in abandoned:
+            state.pending = False
             # Wire: an acknowledgement at or before the last one rolls back what's pending.
             acked = state.acked_clock
             clock = state.first_clock - 1 if acked is None else acked
@@ -213,16 +262,6 @@ class Journals:
             cleared = self.appends.cleared_error(state.journal)
             if cleared is not state.cleared_error:
                 yield state.journal, missing(state.journal, cleared)
-
-
-def missing(journal: str, cleared: ClearedError | None) -> DependencyError:
-    """Return the error of messages that may be missing, as an append failed."""
-    assert cleared is not None, "an error which was cleared is never forgotten"
-    error = DependencyError(
-        f"messages to {journal} may be missing, as an append failed: {cleared.error}"
-    )
-    error.__cause__ = cleared.error
-    return error
 
 
 def _are_framed_alike(content_type: str, other: str) -> bool:

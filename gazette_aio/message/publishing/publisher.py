@@ -18,20 +18,17 @@ from gazette_aio.message.publishing.encoding import (
     Rows,
     awaited_target,
     check_journal,
-    check_journals,
     copied,
-    encode_rows,
+    encode_batch,
     has_validate,
-    map_rows,
     plain_target,
     release,
     require_mapping,
     rows_of_table,
-    splitter,
 )
 from gazette_aio.message.publishing.held import MOST_HELD, Held
 from gazette_aio.message.publishing.journals import Journals
-from gazette_aio.message.publishing.routes import Routes, count_of
+from gazette_aio.message.publishing.routes import Routes
 from gazette_aio.message.publishing.transaction import Transaction
 from gazette_aio.message.uuid import (
     CONTINUE_TXN,
@@ -124,8 +121,8 @@ class Publisher(Generic[T]):
     def _use(self, adapter: Adapter[T]) -> None:
         self.adapter: Adapter[T] = adapter
         self._routes: Routes[T] = Routes(adapter, self._journals)
-        self._open_routes = self._routes.open
-        self._split = splitter(adapter)
+        self._route_of = self._routes.by_target.get
+        self._split = self._routes.split
         self._plain: set[type] = set()  # Types of messages that have no validation.
         self._message_types = adapter.message_types if isinstance(adapter, TypedAdapter) else None
 
@@ -261,10 +258,17 @@ class Publisher(Generic[T]):
             raise
         gate = self._gate
         turn_bytes = gate.turn_bytes
-        route = self._open_routes.get(target) if isinstance(target, tuple) else None
-        if route is not None and turn_bytes > 0 and owner is gate.owner and flags:
-            # Hot: the journal has uncommitted messages, and nothing has to be awaited. This is
-            # `_append_now()`.
+        route = self._route_of(target) if isinstance(target, tuple) else None
+        if (
+            route is not None
+            and turn_bytes > 0
+            and route.state.pending
+            and owner is gate.owner
+            and flags
+        ):
+            # Hot: the journal has uncommitted messages, and nothing has to be awaited.
+            # Invariant: from the tick to the append there's no await, so that the order of bytes is
+            # the order of clocks.
             clock = self.clock
             before = clock.value
             tick = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4 if self._update_clock else 0
@@ -285,55 +289,10 @@ class Publisher(Generic[T]):
                 target = await awaited_target(target)
             if gate.turn_bytes <= 0:
                 await gate.give_turn()
-            await self._check_content_type(target)
-            if flags and self._is_held(owner):
-                assert owner is not None
-                if owner.hold([self._queued(target, self._split([message]))]):
-                    return owner.append_to(target[0])
-                await self._commits.publish(owner)
-            await gate.passed()
-            self._check_owner(owner, flags)
-            append = self._append_now(target, message, flags)
-            if append is not None:
-                return append
-            with gate:
-                append = await self.appends.start_append(target[0])
-                try:
-                    self._check_owner(owner, flags)
-                    # Race: meanwhile the journal may have got uncommitted messages of others, or
-                    # these were abandoned, and the producer is another.
-                    route = self._routes.route_to(target, flags)
-                    tick = self.clock.tick()
-                    append.write(route.encode(message, tick, flags))
-                except BaseException as error:
-                    append.roll_back(error)
-                    raise
-                # Race: an append that fails along with an earlier one tells that by its release.
-                self._routes.note(route, append, tick, flags)
-                append.release()
-                return append
-
-    def _append_now(self, target: Target, message: T, flags: Flags) -> AsyncAppend | None:
-        """Append a message, or return None if its journal is locked."""
-        route = self._routes.route_to(target, flags)
-        self._journals.update_clock()
-        # Invariant: from the tick to the append there's no await, so that the order of bytes is
-        # the order of clocks.
-        before = self.clock.value
-        tick = self.clock.tick()
-        data = route.encode(message, tick, flags)
-        self._gate.turn_bytes -= _MESSAGE_BYTES + len(data)
-        append = self._try_append(route.journal, data)
-        if append is None:
-            self.clock.value = before
-        else:
-            self._routes.note(route, append, tick, flags)
-        return append
-
-    async def _check_content_type(self, target: Target) -> None:
-        if not self._journals.is_checked(target):
-            self._routes.find(target)  # It must have a framing.
             await self._journals.check_content_type(target)
+            gate.turn_bytes -= _MESSAGE_BYTES
+            appends = await self._append([(target, [[message]])], 1, flags, owner, Turns())
+            return appends[target[0]]
 
     def _is_held(self, owner: Held | None) -> bool:
         """Whether a transaction holds its messages, or else publishes them.
@@ -354,17 +313,13 @@ class Publisher(Generic[T]):
             )
         return owner is not gate.owner
 
-    def _check_owner(self, owner: Held | None, flags: Flags) -> None:
-        # Race: the block may have ended meanwhile, and the turn be another's.
-        if flags != OUTSIDE_TXN and owner is not self._gate.owner:
-            raise TransactionError(
-                "the transaction() was abandoned before the message was published"
-            )
-
-    def _queued(self, target: Target, message: Encoded) -> Queued:
+    def _queued(self, target: Target, messages: Encoded) -> Queued:
+        """Return messages to be held or queued, of which those that aren't encoded yet are."""
+        if isinstance(messages, list):
+            messages = self._split(messages)
         check_journal(target[0])
-        route = self._routes.find(target)
-        return Queued(self._routes, target, message, route.length(message), count_of(message))
+        length = self._routes.find(target).length(messages)
+        return Queued(self._routes, target, messages, length)
 
     def publish_uncommitted_nowait(self, mapping: Mapping[T], message: T) -> None:
         """Publish a message that is pending until its journal is acknowledged, without waiting.
@@ -395,17 +350,19 @@ class Publisher(Generic[T]):
         owner = self._owner()
         if self._is_held(owner):
             assert owner is not None
-            if not owner.hold([self._queued(target, self._split([message]))], MAX_BYTES):
+            if not owner.hold([self._queued(target, [message])], MAX_BYTES):
                 text = "the transaction holds many messages, or waits for its turn: await drain()"
                 raise QueueFullError(text)
             return
         self._backlog.check()
         # Queued messages are checked before they're appended.
-        is_free = self._gate.is_open and not self._backlog and self._journals.is_checked(target)
-        if is_free and self._append_now(target, message, CONTINUE_TXN) is not None:
+        gate = self._gate
+        is_free = gate.is_open and not self._backlog and self._journals.is_checked(target)
+        if is_free and self._routes.try_append(target, [message], CONTINUE_TXN) is not None:
+            gate.turn_bytes -= _MESSAGE_BYTES
             return
-        self._gate.check()
-        self._backlog.put(self._queued(target, self._split([message])))
+        gate.check()
+        self._backlog.put(self._queued(target, [message]))
 
     def _owner(self) -> Held | None:
         """Return the transaction that the current task's messages belong to, if it's a Held one."""
@@ -506,31 +463,34 @@ class Publisher(Generic[T]):
                     raise ValidationError("a batch has either messages or a table")
                 is_mapped = not isinstance(mapping, tuple)
                 rows = await rows_of_table(table, self.adapter, is_mapped=is_mapped)
-            indices = await map_rows(rows, mapping, pace)
-            check_journals(indices)
-            batch: list[tuple[Target, list[Encoded]]] = []
-            for target, some in indices.items():
-                await self._check_content_type(target)
-                route = self._routes.find(target)
-                batch.append((target, await encode_rows(rows, some, route, flags, pace)))
+            batch = await encode_batch(rows, mapping, self._routes, pace)
             await release(copies, pace)
-            if flags and self._is_held(owner):
-                assert owner is not None
-                if len(rows) <= MOST_HELD:
-                    items = [
-                        self._queued(target, part) for target, parts in batch for part in parts
-                    ]
-                    if owner.hold(items):
-                        return {journal: owner.append_to(journal) for (journal, _), _ in batch}
-                await self._commits.publish(owner)
-            await self._gate.passed()
-            self._check_owner(owner, flags)
-            for target, _ in batch:
-                self._routes.route_to(target, flags)
-            producer = None if owner is None else self.producer_id
-            writer = BatchWriter(self._routes, flags, pace, producer)
-            with self._gate:
-                return {target[0]: await writer.append(target, parts) for target, parts in batch}
+            return await self._append(batch, len(rows), flags, owner, pace)
+
+    async def _append(
+        self,
+        batch: list[tuple[Target, list[Encoded]]],
+        rows: int,
+        flags: Flags,
+        owner: Held | None,
+        pace: Turns,
+    ) -> dict[str, AsyncAppend]:
+        """Append encoded messages, or have their transaction hold them."""
+        if flags and self._is_held(owner):
+            assert owner is not None
+            if rows <= MOST_HELD:
+                items = [self._queued(target, part) for target, parts in batch for part in parts]
+                if owner.hold(items):
+                    return {journal: owner.append_to(journal) for (journal, _), _ in batch}
+            await self._commits.publish(owner)
+        await self._gate.passed()
+        self._gate.check_owner(owner, flags)
+        for target, _ in batch:
+            self._routes.route_to(target, flags)
+        producer = None if owner is None else self.producer_id
+        writer = BatchWriter(self._routes, flags, pace, producer)
+        with self._gate:
+            return {target[0]: await writer.append(target, parts) for target, parts in batch}
 
     def _noted(self, name: str, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """Note a call that the transaction that it's made in requires to be awaited."""
@@ -607,10 +567,10 @@ class Publisher(Generic[T]):
         messages. Where an append is possible without waiting, they're also rolled back, so that
         readers needn't keep them.
         """
-        owner = self._owner()
-        if owner is not None and owner.is_open and owner is not self._gate.owner:
-            owner.abandon()
-        elif owner is self._gate.owner:
+        held = self._holding()
+        if held is not None:
+            held.abandon()
+        elif self._owner() is self._gate.owner:
             self._journals.abandon()
 
     async def flush(self) -> None:
@@ -623,14 +583,16 @@ class Publisher(Generic[T]):
 
         Cancellation: safe.
         """
-        await self._publish_held()
+        if (held := self._holding()) is not None:
+            await self._commits.publish(held)
         await self._backlog.drained()
         await self._journals.flush()
 
-    async def _publish_held(self) -> None:
+    def _holding(self) -> Held | None:
+        """Return the transaction of the current task, if it holds its messages."""
         owner = self._owner()
-        if owner is not None and owner.is_open and owner is not self._gate.owner:
-            await self._commits.publish(owner)
+        has_turn = owner is self._gate.owner
+        return owner if owner is not None and owner.is_open and not has_turn else None
 
     async def drain(self) -> None:
         """Wait until the messages that are queued now were handed to the service.
@@ -640,9 +602,9 @@ class Publisher(Generic[T]):
 
         Cancellation: safe.
         """
-        owner = self._owner()
-        if owner is not None and owner.is_full:
-            await self._publish_held()
+        held = self._holding()
+        if held is not None and held.is_full:
+            await self._commits.publish(held)
         await self._backlog.drained()
 
 

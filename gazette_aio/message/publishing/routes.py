@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, StampingAdapter
+from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, SplittingAdapter
+from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.core import Stamper
-from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -19,10 +20,10 @@ from gazette_aio.message.uuid import (
     ProducerID,
     build_uuid,
 )
-from gazette_aio.protocol.errors import MixedTransactionError, ValidationError
+from gazette_aio.protocol.errors import DependencyError, MixedTransactionError, ValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gazette_aio.client import AsyncAppend
     from gazette_aio.client.appends.journal_errors import ClearedError
@@ -61,6 +62,30 @@ def count_of(messages: Encoded) -> int:
     return len(messages.rests if isinstance(messages, SplitMessages) else messages)
 
 
+def splitter(adapter: Adapter[T]) -> Callable[[Sequence[T]], Encoded]:
+    """Return a function that encodes messages, or copies them if the adapter can't split them."""
+    # Hot: asking for a protocol takes longer than splitting a message.
+    if not isinstance(adapter, SplittingAdapter):
+        return list
+    split = cast("SplittingAdapter[T]", adapter).split
+    if isinstance(adapter, JSONAdapter):
+        lines = cast("JSONAdapter[T]", adapter).lines
+        return lambda messages: lines(messages) or split(messages)
+
+    def checked(messages: Sequence[T]) -> SplitMessages:
+        heads, between, rests = split(messages)
+        counts = {len(rests), len(rests if isinstance(heads, bytes) else heads)}
+        if counts != {len(messages)}:
+            name = f"{type(adapter).__name__}.split()"
+            found = " and ".join(map(str, sorted(counts)))
+            raise ValidationError(
+                f"{name} returned parts of {found} messages, given {len(messages)}"
+            )
+        return SplitMessages(heads, between, rests)
+
+    return checked
+
+
 def _shape(part: Encoded) -> tuple[type, bytes, bytes] | None:
     """Return the bytes around the UUIDs of messages, or None if they may differ."""
     if isinstance(part, Lines):
@@ -70,50 +95,26 @@ def _shape(part: Encoded) -> tuple[type, bytes, bytes] | None:
     return None
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class JournalState:
-    """Messages of one journal, as a Publisher and its views have published them.
+    """Messages of one journal, as a Publisher and its views have published them."""
 
-    Args:
-        journal: Name of the journal.
-        framing: Framing of its messages.
-        producer: ID that messages are stamped with.
-        acked_clock: Clock of the producer's last acknowledgement or committed message, if any.
-    """
-
-    __slots__ = (
-        "acked_clock",
-        "adapter",
-        "cleared_error",
-        "first_clock",
-        "framing",
-        "journal",
-        "last",
-        "pending",
-        "producer",
-    )
-
-    def __init__(
-        self,
-        journal: str,
-        framing: Framing,
-        producer: ProducerID,
-        acked_clock: int | None = None,
-    ) -> None:
-        self.journal: str = journal
-        self.framing: Framing = framing
-        self.producer: ProducerID = producer
-        self.pending: bool = False
-        """Whether there are uncommitted messages without an acknowledgement."""
-        self.first_clock: int = 0
-        """Clock of the first uncommitted message."""
-        self.cleared_error: ClearedError | None = None
-        """Latest error of the journal that was cleared before the first uncommitted message."""
-        self.last: AsyncAppend | None = None
-        """Append of the last uncommitted message."""
-        self.acked_clock: int | None = acked_clock
-        """Clock of the last acknowledgement or committed message of the producer."""
-        self.adapter: Adapter[Any] | None = None
-        """Adapter of the first uncommitted message, which makes the acknowledgement."""
+    journal: str
+    framing: Framing
+    producer: ProducerID
+    """ID that messages are stamped with."""
+    acked_clock: int | None = None
+    """Clock of the producer's last acknowledgement or committed message, if any."""
+    pending: bool = False
+    """Whether there are uncommitted messages without an acknowledgement."""
+    first_clock: int = 0
+    """Clock of the first uncommitted message."""
+    cleared_error: ClearedError | None = None
+    """Latest error of the journal that was cleared before the first uncommitted message."""
+    last: AsyncAppend | None = None
+    """Append of the last uncommitted message."""
+    adapter: Adapter[Any] | None = None
+    """Adapter of the first uncommitted message, which makes the acknowledgement."""
 
     def acknowledgement(self, clock: int) -> bytes:
         """Return the frame of an acknowledgement of uncommitted messages."""
@@ -122,77 +123,72 @@ class JournalState:
         return self.framing.encode(self.adapter.acknowledgement(uuid))
 
 
+def missing(journal: str, cleared: ClearedError | None) -> DependencyError:
+    """Return the error of messages that may be missing, as an append failed."""
+    assert cleared is not None, "an error which was cleared is never forgotten"
+    error = DependencyError(
+        f"messages to {journal} may be missing, as an append failed: {cleared.error}"
+    )
+    error.__cause__ = cleared.error
+    return error
+
+
 class Route(Generic[T]):
-    """A journal that is published to, and its encoders.
+    """Encoders of messages of one adapter to a journal.
 
     Args:
-        target: The journal and its content type.
+        state: State of the journal.
         adapter: Encodes messages.
-        producer: ID to stamp messages with.
-        state: State of the journal; None for a fresh one.
-
-    Raises:
-        UnrecognizedContentTypeError: There's no framing of the content type.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        adapter: Adapter[T],
-        producer: ProducerID,
-        state: JournalState | None = None,
-    ) -> None:
-        self.target = target
-        self.journal: str
-        self.journal, content_type = target
-        self.framing: Framing
-        self.framing = framing = framing_by_content_type(content_type, journal=self.journal)
-        self.producer = producer
-        self._stampers: dict[tuple[bytes, bytes, int], Stamper] = {}
-        self.frame: Callable[[bytes], bytes] = framing.encode
-        self.uuid_is_text: bool = getattr(adapter, "uuid_is_text", True)
-        # Adapters that stamp see to it that messages don't hold the suffix. UUIDs of bytes may.
-        has_suffix = self.uuid_is_text and isinstance(adapter, StampingAdapter)
-        self.suffix: bytes = framing.suffix if has_suffix else b""
-        """Bytes that framing appends to a message; empty if `frame` has to be called."""
-        self._is_trusted = bool(self.suffix) or framing.encodes_any  # Framing never fails.
-        self.encode_continue: Callable[[T, int], bytes] = self._encoder(adapter, CONTINUE_TXN)
-        self.encode_outside: Callable[[T, int], bytes] = self._encoder(adapter, OUTSIDE_TXN)
-        self.state: JournalState = state or JournalState(self.journal, framing, producer)
+    def __init__(self, state: JournalState, adapter: Adapter[T]) -> None:
+        self.state: JournalState = state
         """State of the journal's published messages."""
-
-    def encode(self, message: T, clock: int, flags: Flags) -> bytes:
-        """Return the stamped frame of a message."""
-        encode = self.encode_outside if flags == OUTSIDE_TXN else self.encode_continue
-        return encode(message, clock)
+        self.journal: str = state.journal
+        self.adapter = adapter
+        framing = state.framing
+        self._stampers: dict[tuple[bytes, bytes, int], Stamper] = {}
+        self._frame: Callable[[bytes], bytes] = framing.encode
+        self._uuid_is_text: bool = getattr(adapter, "uuid_is_text", True)
+        # JSON's adapter sees to it that messages don't hold the suffix.
+        is_json = isinstance(adapter, JSONAdapter)
+        self._suffix = framing.suffix if is_json else b""
+        self._is_trusted = bool(self._suffix) or framing.encodes_any  # Framing never fails.
+        self._split = splitter(adapter)
+        self.encode_continue: Callable[[T, int], bytes] = self._encoder(CONTINUE_TXN)
+        """Return the stamped frame of an uncommitted message, given its clock."""
 
     def stamp(self, messages: Encoded, clock: Clock, flags: Flags) -> tuple[int, bytes]:
         """Return the first clock and the stamped frames of messages, for which `clock` advances."""
+        if isinstance(messages, list) and len(messages) == 1 and flags == CONTINUE_TXN:
+            tick = clock.tick()
+            return tick, self.encode_continue(messages[0], tick)
         first, step = (clock.value + clock.step) & MASK_64, clock.step
-        data = self._frames(messages, flags, first, step)
         clock.value = (clock.value + count_of(messages) * step) & MASK_64
-        return first, data
+        return first, self._frames(messages, flags, first, step)
 
-    def check(self, messages: Encoded, flags: Flags) -> None:
+    def check(self, messages: Encoded) -> None:
         """Raise the error that stamping or framing would raise, before a message is published."""
         if not self._is_trusted or isinstance(messages, list):
-            self.stamp(messages, Clock(_ANY_CLOCK, tick=0), flags)
+            self.length(messages)
 
     def length(self, messages: Encoded) -> int:
         """Return the length of the stamped frames of messages, or raise as `check()` does."""
-        if isinstance(messages, Lines) and self.suffix == b"\n":
+        if isinstance(messages, Lines) and self._suffix == b"\n":
             added = len(messages.head) + TEXT_LENGTH + len(messages.between) - 1
             return len(messages.lines) + messages.rows * added
-        return len(self.stamp(messages, Clock(_ANY_CLOCK, tick=0), CONTINUE_TXN)[1])
+        return len(self._frames(messages, CONTINUE_TXN, _ANY_CLOCK, 0))
 
     def _frames(self, messages: Encoded, flags: Flags, first: int, step: int) -> bytes:
         if isinstance(messages, list):
-            encode = self.encode_outside if flags == OUTSIDE_TXN else self.encode_continue
+            messages = self._split(messages)
+        if isinstance(messages, list):
+            encode = self._encoder(flags)
             return b"".join(
                 [encode(message, first + n * step) for n, message in enumerate(messages)]
             )
         if isinstance(messages, Lines):
-            if self.suffix == b"\n":
+            if self._suffix == b"\n":
                 stamper = self._stamper(messages.head, messages.between, flags)
                 return stamper.lines(messages.lines, first, step)
             messages = messages.split()
@@ -201,9 +197,9 @@ class Route(Generic[T]):
             stamped = self._stamper(heads, between, flags).messages(None, rests, first, step)
         else:
             stamped = self._stamper(b"", between, flags).messages(heads, rests, first, step)
-        if self.suffix:
-            return self.suffix.join([*stamped, b""])
-        return b"".join(map(self.frame, stamped))
+        if self._suffix:
+            return self._suffix.join([*stamped, b""])
+        return b"".join(map(self._frame, stamped))
 
     def _stamper(self, head: bytes, after: bytes, flags: Flags) -> Stamper:
         key = head, after, flags
@@ -211,28 +207,21 @@ class Route(Generic[T]):
         if stamper is None:
             if len(self._stampers) >= _MOST_STAMPERS:  # Each message may have a head of its own.
                 self._stampers.clear()
-            stamper = Stamper(head, after, self.producer, flags, text=self.uuid_is_text)
+            producer = self.state.producer
+            stamper = Stamper(head, after, producer, flags, text=self._uuid_is_text)
             self._stampers[key] = stamper
         return stamper
 
-    def _encoder(self, adapter: Adapter[T], flags: Flags) -> Callable[[T, int], bytes]:
+    def _encoder(self, flags: Flags) -> Callable[[T, int], bytes]:
         """Return a function of a message and a clock, which returns the stamped frame."""
-        frame, producer = self.frame, self.producer
-        if not isinstance(adapter, StampingAdapter):
-
-            def encode(message: T, clock: int) -> bytes:
-                return frame(adapter.encode(message, build_uuid(producer, clock, flags)))
-
-            return encode
-        stamping = cast("StampingAdapter[T]", adapter)
-        if self.suffix:
-            return stamping.encoder(producer, flags, self.suffix)
-        encode_stamped = stamping.encoder(producer, flags)
-
-        def stamp_and_frame(message: T, clock: int) -> bytes:
-            return frame(encode_stamped(message, clock))
-
-        return stamp_and_frame
+        if self._suffix:
+            adapter = cast("JSONAdapter[T]", self.adapter)
+            return adapter.encoder(self.state.producer, flags, self._suffix)
+        split, frames = self._split, self._frames
+        if split is not list:
+            return lambda message, clock: frames(split([message]), flags, clock, 0)
+        frame, encode, producer = self._frame, self.adapter.encode, self.state.producer
+        return lambda message, clock: frame(encode(message, build_uuid(producer, clock, flags)))
 
 
 class Routes(Generic[T]):
@@ -246,11 +235,11 @@ class Routes(Generic[T]):
     def __init__(self, adapter: Adapter[T], journals: Journals) -> None:
         self.journals = journals
         """Journals of the Publisher and its views."""
-        self.open: dict[Target, Route[T]] = {}
-        """Routes of journals with uncommitted messages. It's never replaced by another object."""
+        self.by_target: dict[Target, Route[T]] = {}
+        """Routes so far; `find()` replaces one whose journal's state is another by now."""
+        self.split: Callable[[Sequence[T]], Encoded] = splitter(adapter)
+        """Encodes messages, or copies them if the adapter can't split them."""
         self._adapter = adapter
-        self._by_target: dict[Target, Route[T]] = {}
-        journals.tables.add(self)
 
     def find(self, target: Target) -> Route[T]:
         """Return the route of a journal, which may be new.
@@ -259,7 +248,10 @@ class Routes(Generic[T]):
             UnrecognizedContentTypeError: There's no framing of the content type.
             ValidationError: The journal has uncommitted messages of another framing.
         """
-        return self._by_target.get(target) or self._add(target)
+        route = self.by_target.get(target)
+        if route is None or route.state is not self.journals.states.get(route.journal):
+            route = self.by_target[target] = Route(self.journals.state_of(target), self._adapter)
+        return route
 
     def route_to(self, target: Target, flags: Flags) -> Route[T]:
         """Return the route for a message with `flags`.
@@ -269,67 +261,32 @@ class Routes(Generic[T]):
             UnrecognizedContentTypeError: There's no framing of the content type.
             ValidationError: The journal has uncommitted messages of another framing.
         """
-        route = self._by_target.get(target) or self._add(target)
+        route = self.by_target.get(target)
+        if route is None or not route.state.pending:
+            route = self.find(target)
         if flags == OUTSIDE_TXN and route.state.pending and not self.journals.allow_mixed:
             raise MixedTransactionError(
                 f"{route.journal} has uncommitted messages, which readers would drop"
             )
         return route
 
-    def _add(self, target: Target) -> Route[T]:
-        journals = self.journals
-        before = journals.states.get(target[0])
-        route = Route(target, self._adapter, journals.producer, before)
-        # Invariant: a journal has one state, as its readers know of one acknowledgement.
-        if before is None:
-            journals.states[route.journal] = route.state
-        elif before.framing is not route.framing:
-            if before.pending:
-                text = f"{route.journal} has uncommitted messages of content type"
-                other = before.framing.content_type
-                raise ValidationError(f"{text} {other!r}, and not {target[1]!r}")
-            route.state = JournalState(
-                route.journal, route.framing, journals.producer, before.acked_clock
-            )
-            journals.states[route.journal] = route.state
-            for table in journals.tables:
-                table.forget(before)
-        self._by_target[target] = route
-        return route
+    def try_append(self, target: Target, messages: Encoded, flags: Flags) -> AsyncAppend | None:
+        """Append messages, or return None if their journal is locked.
 
-    def note(self, route: Route[T], append: AsyncAppend, clock: int, flags: Flags) -> None:
-        """Note the append of one message."""
-        state = route.state
-        if flags == OUTSIDE_TXN:
-            state.acked_clock = clock
-            return
-        if not state.pending:
-            self.note_pending(route, clock, self.journals.appends.cleared_error(route.journal))
-        self.open[route.target] = route
-        state.last = append
-
-    def note_pending(self, route: Route[T], clock: int, cleared: ClearedError | None) -> None:
-        """Note that a journal has an uncommitted message now.
-
-        Args:
-            route: Route of the journal.
-            clock: Clock of the message.
-            cleared: Latest error of the journal that was cleared before.
+        Raises:
+            GazetteError: As `route_to()`.
         """
-        state = route.state
-        state.pending = True
-        state.first_clock = clock
-        state.cleared_error = cleared
-        state.adapter = self._adapter
-        self.journals.pending.append(state)
-        self.open[route.target] = route
-
-    def forget(self, state: JournalState) -> None:
-        """Forget the routes of a journal."""
-        known = self._by_target.items()
-        self._by_target = {target: route for target, route in known if route.state is not state}
-
-    def clear(self) -> None:
-        """Forget all routes."""
-        self.open.clear()
-        self._by_target = {}
+        route, journals = self.route_to(target, flags), self.journals
+        appends, state = journals.appends, route.state
+        cleared = None if state.pending else appends.cleared_error(route.journal)
+        journals.update_clock()
+        # Invariant: from the tick to the append there's no await, so that the order of bytes is
+        # the order of clocks.
+        before = journals.clock.value
+        first, data = route.stamp(messages, journals.clock, flags)
+        append = appends.try_append(route.journal, data)
+        if append is None:
+            journals.clock.value = before
+        else:
+            journals.note(route, append, flags, first, cleared)
+        return append

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages
-from gazette_aio.message.adapters.csv import CSVAdapter
+from gazette_aio.message.adapters.csv import CSVAdapter, TypedCSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
-from gazette_aio.message.adapters.typed_csv import TypedCSVAdapter
 from gazette_aio.message.columns.pyarrow_api import pa, pc
 from gazette_aio.message.columns.records import METADATA_NAMES, VALUE_NAME
 from gazette_aio.message.core import table_lines
@@ -22,7 +21,7 @@ from gazette_aio.message.publishing.arrow_values import (
     encoder,
     json_values,
 )
-from gazette_aio.message.publishing.encoding import splitter
+from gazette_aio.message.publishing.routes import splitter
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class TableRows:
         lines = b"{}\n" * len(rows)
         if self._names:
             lines = b"".join([self._lines(*part) for part in _batches(rows, indices)])
-            if not adapter.may_hold_uuid(self._names):
+            if adapter.uuid_path[0] not in self._names:
                 return Lines(*adapter.stamps, lines, len(rows))
         parts = [adapter.split_document(line) for line in lines.split(b"\n")[:-1]]
         return SplitMessages([head for head, _ in parts], b"", [rest for _, rest in parts])

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from gazette_aio.message.adapters import (
-    CSVAdapter,
-    UUIDPlace,
-    json_adapter,
-    protobuf_adapter,
-    raw_adapter,
-)
+from gazette_aio.message.adapters.base import UUIDPlace
+from gazette_aio.message.adapters.csv import CSVAdapter
+from gazette_aio.message.adapters.json_types import json_adapter
+from gazette_aio.message.adapters.protobuf import protobuf_adapter
+from gazette_aio.message.adapters.raw import raw_adapter
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.framing import find_framing
 from gazette_aio.message.uuid import ZERO_UUID, uuid_from_bytes
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from gazette_aio.message.adapters import Adapter
+    from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.framing import Framing
     from gazette_aio.spark.options import SinkOptions, SourceOptions
     from gazette_aio.spark.rows.keys import KeyReader

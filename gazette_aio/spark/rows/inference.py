@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyarrow import Schema
 
-    from gazette_aio.message.adapters import JSONAdapter
+    from gazette_aio.message.adapters.json import JSONAdapter
     from gazette_aio.spark.options import SourceOptions
 
 _MAX_DEPTH: Final = 32

@@ -21,17 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from gazette_aio.message.adapters import (
-    csv_adapter,
-    json_adapter,
-    protobuf_adapter,
-)
+from gazette_aio.message.adapters.csv import csv_adapter
+from gazette_aio.message.adapters.json_types import json_adapter
+from gazette_aio.message.adapters.protobuf import protobuf_adapter
 from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.columns.records import VALUE_NAME
 from gazette_aio.message.framing import framing_by_content_type
-from gazette_aio.message.publishing.routes import Route
+from gazette_aio.message.publishing.routes import JournalState, Route
 from gazette_aio.message.publishing.table_rows import TableRows
-from gazette_aio.message.uuid import OUTSIDE_TXN, ZERO_UUID
+from gazette_aio.message.uuid import ZERO_UUID
 from gazette_aio.protocol.errors import ConfigurationError, GazetteError, ValidationError
 from gazette_aio.spark.sink.commit_records import AckTemplate, ack_template
 from gazette_aio.spark.types import CORRUPT_COLUMN, RESERVED
@@ -42,7 +40,9 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
-    from gazette_aio.message.adapters import Adapter, JSONAdapter, ProtobufAdapter
+    from gazette_aio.message.adapters.base import Adapter
+    from gazette_aio.message.adapters.json import JSONAdapter
+    from gazette_aio.message.adapters.protobuf import ProtobufAdapter
     from gazette_aio.message.mapping import Target
     from gazette_aio.message.publishing.routes import Encoded
     from gazette_aio.message.uuid import Clock, Flags, ProducerID
@@ -229,7 +229,7 @@ class RowEncoder:
                 some = indices[begin : begin + _SLICE_ROWS]
                 try:
                     part = rows.encode(some)
-                    route.check(part, OUTSIDE_TXN)
+                    route.check(part)
                 except GazetteError:
                     raise
                 except Exception as error:
@@ -256,7 +256,9 @@ class RowEncoder:
     def _route(self, target: Target, adapter: Adapter[Any]) -> Route[Any]:
         route = self._routes.get(target)
         if route is None:
-            route = self._routes[target] = Route(target, adapter, self._producer)
+            framing = framing_by_content_type(target[1], journal=target[0])
+            state = JournalState(target[0], framing, self._producer)
+            route = self._routes[target] = Route(state, adapter)
         return route
 
     def _refuse_corrupt(self, batch: RecordBatch) -> None:

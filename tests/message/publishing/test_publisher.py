@@ -24,7 +24,7 @@ from gazette_aio.message import (
     json_adapter,
     parse_uuid,
 )
-from gazette_aio.message.adapters import UUIDPlace
+from gazette_aio.message.adapters.base import UUIDPlace
 from gazette_aio.protocol.errors import (
     EmptyListResponseError,
     MixedTransactionError,

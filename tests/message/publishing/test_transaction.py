@@ -248,7 +248,7 @@ async def test_messages_are_abandoned_even_if_they_can_t_be_rolled_back(
         async with publisher.transaction(exclusive=True):
             await publisher.publish_uncommitted(to(ONE), {"v": 1})
             if broken == "append":
-                appends.try_append = fail
+                monkeypatch.setattr(appends, "try_append", fail)
             else:
                 monkeypatch.setattr(adapter, "acknowledgement", fail)
             raise KeyError

@@ -20,7 +20,7 @@ from gazette_aio.message import (
     protobuf_adapter,
     raw_adapter,
 )
-from gazette_aio.message.adapters import SplitMessages
+from gazette_aio.message.adapters.base import SplitMessages
 from gazette_aio.message.uuid import ZERO_UUID
 from gazette_aio.protocol.errors import ValidationError
 from tests.message.fakes import FakeAppends

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from gazette_aio.message import build_uuid
-from gazette_aio.message.adapters import UUIDPlace
+from gazette_aio.message.adapters.base import UUIDPlace
 from gazette_aio.message.columns.outputs import columns_of
 from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin

@@ -19,7 +19,7 @@ from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from gazette_aio.message.adapters import CSVAdapter
+    from gazette_aio.message.adapters.csv import CSVAdapter
     from gazette_aio.message.columns.documents.messages import Messages
 
 

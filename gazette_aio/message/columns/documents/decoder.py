@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gazette_aio.message.adapters import CSVAdapter, JSONAdapter, ProtobufAdapter, TypedCSVAdapter
+from gazette_aio.message.adapters.csv import CSVAdapter, TypedCSVAdapter
+from gazette_aio.message.adapters.json import JSONAdapter
+from gazette_aio.message.adapters.protobuf import ProtobufAdapter
 from gazette_aio.message.columns.documents.conversion import convert_column
 from gazette_aio.message.columns.documents.csv_reader import CSVReader
 from gazette_aio.message.columns.documents.json_reader import JSONReader
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
-    from gazette_aio.message.adapters import Adapter
+    from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.columns.documents.conversion import Parsed
     from gazette_aio.message.columns.documents.messages import Messages
     from gazette_aio.message.columns.uuids import Indices

@@ -20,7 +20,7 @@ from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from gazette_aio.message.adapters import ProtobufAdapter
+    from gazette_aio.message.adapters.protobuf import ProtobufAdapter
     from gazette_aio.message.columns.documents.messages import Messages
 
 _Getter = Callable[[Any], Any]
