@@ -93,9 +93,7 @@ class RegisterAppend:
         response = pb.AppendResponse(registers=service.registers)
         if not registers_match(service.registers, request.check_registers):
             raise RegisterMismatchError(response=response)
-        service.registers = update_registers(
-            service.registers, union=request.union_registers, subtract=None
-        )
+        service.registers = update_registers(service.registers, request)
         return pb.AppendResponse(registers=service.registers)
 
 
