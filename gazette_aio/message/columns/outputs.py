@@ -41,24 +41,14 @@ def columns_of(batch: Batch) -> UuidColumns:
     )
 
 
-def values_of(messages: Messages) -> BinaryArray:
-    """Return the bytes of messages."""
+def values_of(messages: Messages, start: int = 0, stop: int | None = None) -> BinaryArray:
+    """Return the bytes of messages `[start, stop)`, by default all."""
+    stop = len(messages) if stop is None else stop
     if not isinstance(messages, Batch):
-        return messages
-    buffers = [None, *map(pa.py_buffer, messages.values())]
-    values: BinaryArray = pa.Array.from_buffers(pa.binary(), len(messages), buffers)
+        return messages[start:stop]
+    buffers = [None, *map(pa.py_buffer, messages.values(start, stop))]
+    values: BinaryArray = pa.Array.from_buffers(pa.binary(), stop - start, buffers)
     return values
-
-
-def pieces_of(batch: Batch, start: int) -> tuple[UuidColumns, Messages, int]:
-    """Return messages from index `start` on that fit into one array, and the index after them."""
-    columns, stop = columns_of(batch), len(batch)
-    sizes = np.cumsum((columns.end - columns.begin)[start:])
-    if not start and sizes[-1] <= MAX_BATCH_BYTES:
-        return columns, batch, stop
-    stop = start + max(int(np.searchsorted(sizes, MAX_BATCH_BYTES, "right")), 1)
-    values: BinaryArray = pa.array(batch.payloads(start, stop), pa.binary())
-    return columns.slice(start, stop), values, stop
 
 
 class RecordMaker:
@@ -69,6 +59,8 @@ class RecordMaker:
         documents: Decoder of documents; or None to output their bytes.
         bad: What becomes of messages that can't be decoded.
         start_clock: Messages with smaller nonzero clocks are left out.
+        piece_bytes: Largest size of the messages of a batch, unless it's a single one. Commits of
+            large transactions are split.
     """
 
     def __init__(
@@ -77,16 +69,21 @@ class RecordMaker:
         documents: DocumentDecoder | None,
         bad: BadMessages,
         start_clock: int,
+        piece_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
         self._journal = journal
         self._documents = documents
         self._bad = bad
         self._start_clock = np.uint64(start_clock)
+        self._piece_bytes = min(piece_bytes, MAX_BATCH_BYTES)
+        # Of the batch that is made into pieces: its columns, and sizes of its messages, summed up.
+        self._columns = UuidColumns.empty()
+        self._sizes = np.zeros(0, np.int64)
         self._builder = RecordBuilder(journal, None if documents is None else documents.schema)
 
     def make(self, batch: Batch, start: int) -> tuple[list[Made[RecordBatch]], int]:
         """Return record batches of messages, and errors between them."""
-        columns, messages, stop = pieces_of(batch, start)
+        columns, messages, stop = self._piece(batch, start)
         wanted = self._wanted(columns)
         if wanted is None:
             made = self._make(columns, messages)
@@ -101,6 +98,18 @@ class RecordMaker:
             # Unwanted messages after the last wanted one are delivered along with it.
             outputs[-1] = outputs[-1][0], stop
         return outputs, stop
+
+    def _piece(self, batch: Batch, start: int) -> tuple[UuidColumns, Messages, int]:
+        """Return messages from index `start` on that fit together, and the index after them."""
+        if not start:
+            self._columns = columns_of(batch)
+            self._sizes = np.cumsum(self._columns.end - self._columns.begin)
+        columns, sizes = self._columns, self._sizes
+        limit = self._piece_bytes + (sizes[start - 1] if start else 0)
+        stop = max(int(np.searchsorted(sizes, limit, "right")), start + 1)
+        if not start and stop == len(batch):
+            return columns, batch, stop
+        return columns.slice(start, stop), values_of(batch, start, stop), stop
 
     def refuse(self, refusal: Refusal) -> list[FramingError]:
         """Return the error of bytes that are no message."""

@@ -111,7 +111,11 @@ class RecordEngine(JournalEngine["RecordBatch"]):
             ConfigurationError: The schema doesn't fit documents of the journal's adapter.
         """
         documents = self._decoder_of(journal_format.adapter)
-        return RecordMaker(journal_format.journal, documents, self.bad, self._start_clock)
+        # A step commits a little more than its content, which isn't worth another batch.
+        piece_bytes = 4 * self._step_bytes
+        return RecordMaker(
+            journal_format.journal, documents, self.bad, self._start_clock, piece_bytes
+        )
 
     def _decoder_of(self, adapter: Adapter[Any]) -> DocumentDecoder | None:
         if self._decoder is None or self._decoder[0] is not adapter:

@@ -114,17 +114,23 @@ impl Batch {
         PyTuple::new(py, columns)
     }
 
-    /// Returns the messages as the buffers of an array of bytes: offsets and data.
-    fn values<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    /// Returns messages as the buffers of an array of bytes: offsets and data.
+    fn values<'py>(
+        &self,
+        py: Python<'py>,
+        start: i64,
+        stop: i64,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let rows = self.rows(start, stop)?;
         let mut offsets = vec![[0; 4]];
         let mut end = 0;
-        for row in &self.0 {
+        for row in rows {
             end += row.frame.payload.len();
             let end = i32::try_from(end);
             let end = end.map_err(|_| PyValueError::new_err("messages take more than 2 GiB"))?;
             offsets.push(end.to_le_bytes());
         }
-        let data = joined(py, self.0.iter(), b"")?;
+        let data = joined(py, rows.iter(), b"")?;
         Ok((words(py, offsets.into_iter())?, data))
     }
 

@@ -61,7 +61,7 @@ def comparable(found):
         found.unusual(0, stop),
         found.lines(0, stop, acks=False),
         found.columns(),
-        found.values(),
+        found.values(0, stop),
     )
 
 

@@ -276,7 +276,9 @@ def test_messages_out_of_bounds_are_refused(form, start, stop):
     journal.feed(line(A, 5, OUTSIDE) * 3)
     batch = journal.work(ALL)
     assert len(batch) == 3
-    for name, *more in (("payloads",), ("lines",), ("unusual",), ("places", (0, 1, 2))):
+    for name, *more in (
+        *(("payloads",), ("lines",), ("unusual",), ("values",), ("places", (0, 1, 2))),
+    ):
         with pytest.raises(IndexError, match="aren't of the batch"):
             getattr(batch, name)(start, stop, *more)
     with pytest.raises(IndexError, match="aren't of the batch"):
@@ -298,9 +300,11 @@ def test_columns_of_a_batch(form):
     assert memoryview(batch.columns()[0]).cast("Q").tolist() == [
         int.from_bytes(each) for each in (A, A, B)
     ]
-    offsets, data = batch.values()
+    offsets, data = batch.values(0, 3)
     assert memoryview(offsets).cast("i").tolist() == [0, 16, 32, 48]
     assert data == b"".join(frame[0] for frame in driver.frames)
+    offsets, data = batch.values(1, 2)
+    assert (memoryview(offsets).cast("i").tolist(), data) == ([0, 16], driver.frames[1][0])
     payloads = batch.payloads(0, 3)
     assert batch.lines(0, 3) == b"".join(each + b"\n" for each in payloads)
     assert batch.lines(0, 3, acks=False) == payloads[0] + b"\n" + payloads[2] + b"\n"

@@ -321,6 +321,18 @@ async def test_a_replay_over_content_which_is_gone():
     assert await read(allow_replay_gaps=True) == [2, 3]
 
 
+@pytest.mark.parametrize("pending", [1 << 20, 0])
+async def test_a_large_commit_is_given_in_batches_of_bounded_size(pending):
+    pieces = lines(" ".join(f"A{clock}c" for clock in range(1, 200)) + " A200k")
+    client = client_of({"a/j": b"".join(pieces)}, chunk=1000)
+    async with ReadCommittedIter("a/j", raw_adapter("_meta.uuid"), client=client) as iterator:
+        found = iterator.arrow(max_pending_bytes=pending, batch_bytes=500)
+        batches = [batch async for batch in found]
+    table = pa.Table.from_batches(batches)
+    assert table.column("_clock").to_pylist() == list(range(1, 200))
+    assert max(batch.column("_value").nbytes for batch in batches) < 5 * 500
+
+
 @pytest.mark.parametrize("inline", [0, 1 << 30])
 async def test_cancellation_at_each_await(monkeypatch, inline):
     monkeypatch.setattr(arrow, "INLINE_BYTES", inline)

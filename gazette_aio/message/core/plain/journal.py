@@ -542,9 +542,9 @@ class Batch:
             struct.pack(f"<{count}q", *(row[END] for row in rows)),
         )
 
-    def values(self) -> tuple[bytes, bytes]:
-        """Return the messages as the buffers of an array of bytes: offsets and data."""
-        payloads = [row[PAYLOAD] for row in self._rows]
+    def values(self, start: int, stop: int) -> tuple[bytes, bytes]:
+        """Return messages as the buffers of an array of bytes: offsets and data."""
+        payloads = self.payloads(start, stop)
         ends = list(accumulate(map(len, payloads), initial=0))
         if ends[-1] >= 1 << 31:
             raise ValueError("messages take more than 2 GiB")
