@@ -21,6 +21,21 @@ MAX_RUNNING = 16
 """Most concurrent work of one lane."""
 
 
+class Timer:
+    """Work that is to begin at a time."""
+
+    __slots__ = ("lane", "name", "work")
+
+    def __init__(self, name: str, work: Work, lane: str) -> None:
+        self.name = name
+        self.lane = lane
+        self.work: Work | None = work
+
+    def cancel(self) -> None:
+        """Let the work never begin, and forget it. Work that has begun goes on."""
+        self.work = None
+
+
 class _Lane:
     """Due work of one lane."""
 
@@ -28,7 +43,7 @@ class _Lane:
 
     def __init__(self) -> None:
         self.running = 0
-        self.waiting: deque[tuple[str, Work]] = deque()
+        self.waiting: deque[Timer] = deque()
 
 
 class Scheduler:
@@ -37,7 +52,7 @@ class Scheduler:
     def __init__(self, background: Background, clock: ManualClock) -> None:
         self._background = background
         self._clock = clock
-        self._heap: list[tuple[float, int, str, Work, str]] = []
+        self._heap: list[tuple[float, int, Timer]] = []
         self._lanes: dict[str, _Lane] = {}
         self._count = itertools.count()
         self._task: asyncio.Task[None] | None = None
@@ -47,8 +62,8 @@ class Scheduler:
     def __repr__(self) -> str:
         return f"<Scheduler due={len(self._heap)}>"
 
-    def after(self, seconds: float, name: str, work: Work, *, lane: str = "") -> None:
-        """Run `work` after a number of seconds. Work that became pointless must return at once.
+    def after(self, seconds: float, name: str, work: Work, *, lane: str = "") -> Timer:
+        """Run `work` after a number of seconds, unless the timer is cancelled before.
 
         Args:
             seconds: Seconds from now.
@@ -58,11 +73,13 @@ class Scheduler:
                 of a lane is bounded, and doesn't wait for work of other lanes.
         """
         when = self._clock.monotonic() + seconds
-        heapq.heappush(self._heap, (when, next(self._count), name, work, lane))
+        timer = Timer(name, work, lane)
+        heapq.heappush(self._heap, (when, next(self._count), timer))
         if self._task is None or self._task.done():
             self._task = self._background.start(self._run(), "broker-scheduler")
         elif self._heap[0][0] == when:
             self._earlier.set()
+        return timer
 
     async def settled(self) -> None:
         """Wait until all due work is done.
@@ -87,33 +104,35 @@ class Scheduler:
         clock = self._clock
         while self._heap:
             self._earlier.clear()
-            when, _, name, work, key = self._heap[0]
+            when, _, timer = self._heap[0]
             if when > clock.monotonic():
-                timer = clock.call_at(when, self._earlier.set)
+                alarm = clock.call_at(when, self._earlier.set)
                 try:
                     await self._earlier.wait()
                 finally:
-                    timer.cancel()
+                    alarm.cancel()
                 continue
             heapq.heappop(self._heap)
-            lane = self._lanes.setdefault(key, _Lane())
-            lane.waiting.append((name, work))
-            self._start(key, lane)
+            lane = self._lanes.setdefault(timer.lane, _Lane())
+            lane.waiting.append(timer)
+            self._start(timer.lane, lane)
             await asyncio.sleep(0)  # Very much may be due at once.
 
     def _start(self, key: str, lane: _Lane) -> None:
         """Start the work of a lane, up to its bound."""
         while lane.waiting and lane.running < MAX_RUNNING:
-            name, work = lane.waiting.popleft()
-            if (task := self._background.start(work(), name)) is None:
+            timer = lane.waiting.popleft()
+            if timer.work is None:
+                continue
+            if (task := self._background.start(timer.work(), timer.name)) is None:
                 lane.waiting.clear()
                 break
             lane.running += 1
             task.add_done_callback(lambda _: self._finish(key, lane))
         if not lane.running:
             del self._lanes[key]
+            self._progress.set()
 
     def _finish(self, key: str, lane: _Lane) -> None:
         lane.running -= 1
         self._start(key, lane)
-        self._progress.set()

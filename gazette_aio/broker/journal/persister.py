@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gazette_aio.broker.fragments.index import FragmentIndex
     from gazette_aio.broker.fragments.local_fragment import LocalFragment
     from gazette_aio.broker.host.files import FileOps
+    from gazette_aio.broker.host.scheduler import Timer
     from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.journal.life import JournalLife
     from gazette_aio.broker.keyspace.keyspace import KeySpace
@@ -47,7 +48,7 @@ class Persister:
         self._index = index
         self._complete: list[LocalFragment] = []
         self._lock = asyncio.Lock()
-        self._timer: object | None = None
+        self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._complete)
@@ -66,20 +67,16 @@ class Persister:
 
     def schedule(self, *, failures: int = 0) -> None:
         """Schedule the persisting of complete fragments, unless it's scheduled."""
-        if self._timer is not None or not self._complete or not self._life.first_store:
+        life = self._life
+        if self._timer is not None or life.closed or not self._complete or not life.first_store:
             return
-        timer = self._timer = object()
         options = self._runtime.options
         delay = options.persist_delay
         if failures:
             delay = min(options.persist_retry * 2 ** (failures - 1), _MAX_RETRY_SECONDS)
 
         async def work() -> None:
-            if timer is not self._timer:
-                return  # Another one took its place, which may be a pause after failures.
             self._timer = None
-            if self._life.closed:
-                return
             try:
                 await self.persist()
             except (OSError, pb.GazetteError) as error:
@@ -90,13 +87,19 @@ class Persister:
                 )
                 self.schedule(failures=failures + 1)
 
-        name, lane = f"persist {self._life.name}", self._life.first_store
-        self._runtime.scheduler.after(delay, name, work, lane=lane)
+        name, lane = f"persist {life.name}", life.first_store
+        self._timer = self._runtime.scheduler.after(delay, name, work, lane=lane)
 
     def follow_store(self) -> None:
         """Follow a change of the store: end the pause after failures of the former store."""
-        self._timer = None
+        self.stop()
         self.schedule()
+
+    def stop(self) -> None:
+        """Persist nothing more by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def persist(self) -> None:
         """Persist all complete fragments, if the journal has a store.

@@ -18,6 +18,7 @@ from gazette_aio.protocol.journal_spec import may_write
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gazette_aio.broker.host.scheduler import Timer
     from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
     from gazette_aio.broker.runtime import Runtime
 
@@ -49,7 +50,7 @@ class Replica:
             runtime, space, self.life, self.index, is_listed=is_listed
         )
         self._runtime = runtime
-        self._pulse_armed = False
+        self._pulse: Timer | None = None
 
     def __repr__(self) -> str:
         state = " closed" if self.life.closed else ""
@@ -123,14 +124,11 @@ class Replica:
     def arm_pulse(self) -> None:
         """Schedule a pulse after the pulse interval, unless there's one, or no content."""
         spool = self.head.spool
-        if self._pulse_armed or self.life.closed or spool.end == spool.begin:
+        if self._pulse is not None or self.life.closed or spool.end == spool.begin:
             return
-        self._pulse_armed = True
 
         async def work() -> None:
-            self._pulse_armed = False
-            if self.life.closed:
-                return
+            self._pulse = None
             # An append that holds the journal did the same when it began, and may last very long.
             is_busy = self.head.is_busy
             if not is_busy:
@@ -139,7 +137,7 @@ class Replica:
                 self.arm_pulse()
 
         interval = self._runtime.options.pulse_interval
-        self._runtime.scheduler.after(interval, f"pulse {self.name}", work)
+        self._pulse = self._runtime.scheduler.after(interval, f"pulse {self.name}", work)
 
     async def pulse(self) -> None:
         """Complete the fragment in progress if it's due.
@@ -205,4 +203,8 @@ class Replica:
         """End the replica: readers see the end of their streams. Idempotent."""
         self.life.closed = True
         self.index.end()
+        self.persister.stop()
+        self.listing.stop()
+        if self._pulse is not None:
+            self._pulse.cancel()
         self.head.close_files()

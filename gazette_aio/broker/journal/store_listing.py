@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import weakref
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -17,6 +16,7 @@ from gazette_aio.protocol.go.text import clean_path
 
 if TYPE_CHECKING:
     from gazette_aio.broker.fragments.index import FragmentIndex
+    from gazette_aio.broker.host.scheduler import Timer
     from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.journal.life import JournalLife
     from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
@@ -59,8 +59,8 @@ class StoreListing:
         """Whether somebody used the journal since the last listing."""
         self._idle = False
         """Whether stores aren't listed periodically, for want of users."""
-        self._round = 0
-        """Number of the latest periodic listing; only its timer goes on."""
+        self._timer: Timer | None = None
+        """Timer of the next periodic listing."""
 
     def __repr__(self) -> str:
         return f"<StoreListing {self._life.name} {'idle' if self._idle else 'used'} {self._error}>"
@@ -90,15 +90,14 @@ class StoreListing:
         Cancellation: safe — the next use lists them.
         """
         self._idle = False
-        self._round += 1
+        self.stop()
         try:
             await self.refresh()
         except BaseException:
             self._idle = True
             raise
         finally:
-            if self._life.first_store:
-                self._arm()
+            self._arm()
 
     def follow_stores(self) -> None:
         """Follow a change of the stores: the next use lists them."""
@@ -106,9 +105,15 @@ class StoreListing:
 
     def follow_interval(self) -> None:
         """Follow a change of the refresh interval, which begins anew."""
-        self._round += 1
-        if self._life.first_store and not self._idle:
+        self.stop()
+        if not self._idle:
             self._arm()
+
+    def stop(self) -> None:
+        """List the stores no more by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def refresh(self) -> None:
         """List the stores now. A failure sets `error`, and leaves the index unchanged.
@@ -120,24 +125,18 @@ class StoreListing:
 
     def _arm(self) -> None:
         """Schedule the next listing, after the refresh interval."""
+        self.stop()
+        if self._life.closed or not self._life.first_store:
+            return
         interval = self._life.spec.fragment.refresh_interval
         seconds = interval.seconds + interval.nanos / 1e9
         if self._idle:
             seconds = max(seconds, _IDLE_SECONDS)
-        # The interval may be long, and must not keep a deleted journal in memory.
-        reference, number = weakref.ref(self), self._round
-
-        async def work() -> None:
-            listing = reference()
-            if listing is not None and listing._round == number:
-                await listing._next_round()
-
         name, lane = f"refresh {self._life.name}", self._life.first_store
-        self._runtime.scheduler.after(seconds, name, work, lane=lane)
+        self._timer = self._runtime.scheduler.after(seconds, name, self._next_round, lane=lane)
 
     async def _next_round(self) -> None:
-        if self._life.closed:
-            return
+        self._timer = None
         if not self._used and not self._index.waiters and self._is_listed:
             # Without readers, the next use lists the stores first. But a slow reader may come to
             # wait without a further use.

@@ -9,7 +9,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.index import FragmentIndex
-from gazette_aio.broker.host.scheduler import Work
+from gazette_aio.broker.host.scheduler import Timer, Work
 from gazette_aio.broker.journal.persister import Persister
 from gazette_aio.broker.keyspace.keyspace import KeySpace
 
@@ -18,17 +18,19 @@ class FailingPersister(Persister):
     """A persister whose store fails. Time is what a test says."""
 
     def __init__(self) -> None:
-        self.timers: list[tuple[float, Work]] = []
+        self.timers: list[tuple[float, Timer]] = []
         self.attempts = 0
         options = SimpleNamespace(persist_delay=1.0, persist_retry=10.0)
         runtime: Any = SimpleNamespace(options=options, scheduler=self)
         life: Any = SimpleNamespace(name="a/journal", first_store="file:///", closed=False)
         super().__init__(runtime, KeySpace(), life, FragmentIndex())
 
-    def after(self, seconds: float, _name: str, work: Work, *, lane: str) -> None:
+    def after(self, seconds: float, name: str, work: Work, *, lane: str) -> Timer:
         """Take the place of the scheduler."""
         assert lane == "file:///"
-        self.timers.append((seconds, work))
+        timer = Timer(name, work, lane)
+        self.timers.append((seconds, timer))
+        return timer
 
     def complete(self) -> None:
         """Add a fragment."""
@@ -37,7 +39,8 @@ class FailingPersister(Persister):
 
     async def fire(self, number: int) -> None:
         """Let the time of a timer come."""
-        await self.timers[number][1]()
+        if (work := self.timers[number][1].work) is not None:
+            await work()
 
     async def persist(self) -> None:
         """Fail."""
