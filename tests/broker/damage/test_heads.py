@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.heads import Head, Heads
+from gazette_aio.broker.host.options import BrokerOptions
+from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
 from tests.broker.journal.crash_files import RecordingFiles
 from tests.broker.journal.faulty_files import BootedFiles
@@ -101,6 +105,37 @@ async def test_files_are_closed(tmp_path: Path) -> None:
         await send(core, b"content", journal=NAME)
         assert files.open_files == opened
     assert files.open_files == 0
+
+
+@pytest.mark.parametrize("restored", ["heads", "journals", "meta"])
+async def test_a_part_of_a_backup_never_gives_an_offset_twice(
+    tmp_path: Path, restored: str
+) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    for name, content in ((NAME, b"first "), ("test/later", b"second")):
+        async with running(data, FileOps()) as core:
+            request = pb.ApplyRequest()
+            request.changes.add(upsert=journal_spec(name))
+            await serve_apply(core, CLAIMS, request)
+            await send(core, content, journal=NAME)
+        if name == NAME:
+            shutil.copytree(data, backup)
+    if restored == "heads":
+        shutil.copy(backup / "heads", data / "heads")
+    else:
+        shutil.rmtree(data / restored)
+        shutil.copytree(backup / restored, data / restored)
+    if restored == "meta":
+        with pytest.raises(pb.StoreError, match="revision 3 was acknowledged"):
+            await BrokerCore.open(BrokerOptions(), data)
+        return
+    async with running(data, FileOps()) as core:
+        if restored == "journals":
+            with pytest.raises(RpcError, match="content was acknowledged up to 12"):
+                await send(core, b"!", journal=NAME)
+        else:
+            assert await read(core, NAME, 0, 12) == b"first second"
+            assert (await send(core, b"!", journal=NAME)).commit.begin == 12
 
 
 async def test_a_cancelled_roll_is_no_damage(tmp_path: Path) -> None:
