@@ -122,10 +122,11 @@ class RecordLog:
         """Write a record.
 
         Raises:
-            OSError: The record can't be written, or made durable. It's cut off now, or before the
-                next record, unless the log `has_failed`.
+            OSError: The log `has_failed`, or the record can't be written or made durable. It's cut
+                off now, or before the next record.
         """
-        assert not self.has_failed, "a failed log isn't written"
+        if self.has_failed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         self.open()
         if self._is_torn:
             self.cut()

@@ -14,6 +14,7 @@ from gazette_aio.broker.fragments.cover_index import IndexEntry
 from gazette_aio.broker.fragments.local_fragment import ContentFile
 from gazette_aio.broker.fragments.postfix import render_path_postfix
 from gazette_aio.broker.fragments.spool import remove_fragment
+from gazette_aio.broker.host.log import RecordLog
 from gazette_aio.broker.host.workers import STOPPING
 from gazette_aio.protocol.fragment import MAX_PATH_POSTFIX_LENGTH
 from gazette_aio.protocol.journal import validate_path_component
@@ -149,7 +150,7 @@ class Persister:
             return  # Nobody looks for it there any more: it goes to the store which is next.
         # Invariant: fragments are recorded in order, each before it counts as persisted. Otherwise
         # a restart would take all fragments after an unrecorded one for lost.
-        await self._runtime.io.run(_record, local, sync=self._runtime.syncs)
+        await self._runtime.io.run(_record, files, local, sync=self._runtime.syncs)
         self._runtime.metrics.spool_persisted += 1
         self._runtime.metrics.store_put_bytes += written
         fragment.backing_store = url
@@ -219,11 +220,11 @@ def _remove(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
         _logger.warning("unable to remove a persisted fragment", exc_info=error)
 
 
-def _record(local: LocalFragment, *, sync: bool) -> None:
+def _record(files: FileOps, local: LocalFragment, *, sync: bool) -> None:
     """Record that a fragment is persisted."""
+    # A record whose write or sync failed is written again: so it's synced anew.
+    log = RecordLog(files, local.log.path, local.log.length, sync=sync)
     try:
-        local.log.append(encode_entry(Persisted(local.fragment.end)))
-        if sync:
-            local.log.sync()
+        log.append(encode_entry(Persisted(local.fragment.end)))
     finally:
-        local.log.close()
+        log.close()

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import shutil
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -248,6 +249,29 @@ async def test_persisting_is_tried_again(tmp_path: Path, operation: str) -> None
             assert await caller.read() == b"content"
             left = [p.name for p in (tmp_path / "fragments" / "test").rglob("*") if p.is_file()]
             assert [name.partition("-")[0] for name in left] == [f"{0:016x}"]
+
+
+async def test_a_persisted_fragment_is_recorded_again_if_that_fails(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    options: dict[str, Any] = {"persist_delay": 3600.0, "persist_retry": 3600.0}
+    async with EmbeddedBroker(tmp_path, fsync="commit", files=files, **options) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec(stores=["file:///"]))
+            await caller.commit(b"content")
+            files.fail("open", "fragments/test/journal")
+            with pytest.raises(OSError, match="No space left on device"):
+                await broker.flush("test/journal")
+            files.heal()
+            files.fail("datasync", f"{0:016x}.log", errno.EIO)
+            for _ in range(2):
+                with pytest.raises(OSError, match="Input/output error"):
+                    await broker.flush("test/journal")
+            files.heal()
+            await broker.flush("test/journal")
+            assert [f.backing_store for f in await caller.fragments()] == ["file:///"]
+            assert await caller.commit(b" goes on") == 7
+    async with EmbeddedBroker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        assert await caller.read() == b"content goes on"
 
 
 async def test_acknowledged_appends_survive_a_power_loss(tmp_path: Path) -> None:
