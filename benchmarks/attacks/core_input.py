@@ -79,7 +79,7 @@ def _steps(form: Any, data: bytes, framing: str, place: dict[str, Any]) -> list[
                 if not is_again:
                     break
                 is_again = False
-                got.append(_told(journal.end_replay()))
+                got.append((_told(journal.end_replay()),))
             elif isinstance(found, tuple):
                 if found[0] == "odd":
                     journal.leave_out()
