@@ -478,20 +478,6 @@ async def test_read_only_tokens(tmp_path: Path) -> None:
             assert await read.code() is grpc.StatusCode.OK
 
 
-async def test_assignment_may_take_a_moment(tmp_path: Path) -> None:
-    async with EmbeddedBroker(tmp_path, fsync="off", assign_delay=0.1) as broker:
-        async with calling(broker.endpoint) as caller:
-            await caller.create(journal_spec())
-            response = await caller.append(b"x")
-            assert response.status == pb.Status.NO_JOURNAL_PRIMARY_BROKER
-            assert response.header.route.primary == -1
-
-            async def accepted() -> bool:
-                return (await caller.append(b"x")).status == pb.Status.OK
-
-            await eventually(accepted)
-
-
 # Scale
 
 

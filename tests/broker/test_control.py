@@ -843,6 +843,7 @@ async def test_time_assigns_journals(tmp_path: Path) -> None:
         await caller.create(journal_spec())
         refused = await caller.append(b"x")
         assert refused.status == pb.Status.NO_JOURNAL_PRIMARY_BROKER
+        assert refused.header.route.primary == -1
         clock.advance(30)
         assert await caller.commit(b"x") == 0
 
