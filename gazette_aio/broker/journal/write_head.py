@@ -157,11 +157,12 @@ class WriteHead:
             # The next fragment can't continue an empty fragment.
             previous_end=old.previous_end if is_empty else old.end,
         )
+        if self._runtime.syncs and old.exists:
+            # Invariant: a power loss leaves all content before a fragment that has a file.
+            await self._sync_old(old)
         try:
             new.create()
             if self._runtime.syncs:
-                if old.exists:
-                    await self._sync_old(old)
                 await self._runtime.io.run(new.sync)
         except BaseException:
             _discard(new)

@@ -274,6 +274,31 @@ async def test_a_crash_between_any_two_operations(
     assert not wrong, "\n".join([f"{len(wrong)} crashes lose something, as after:", *wrong[:9]])
 
 
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.CONTENT, Loss.NAMES], ids=lambda loss: loss.value)
+async def test_a_power_loss_before_a_sync_leaves_a_beginning(tmp_path: Path, loss: Loss) -> None:
+    live, crashed = tmp_path / "live", tmp_path / "crashed"
+    live.mkdir()
+    files = RecordingFiles(live)
+    async with running(live / "data", files, "interval", sync_interval=3600.0) as core:
+        request = pb.ApplyRequest()
+        request.changes.add(upsert=journal_spec("test/journal"))
+        await serve_apply(core, CLAIMS, request)
+        created = len(files.steps)
+        for content in (b"first ", b"second ", b"third"):  # The second one rolls.
+            await send(core, content, journal="test/journal")
+        steps = files.steps[:]
+    disk = Disk()
+    for at, step in enumerate(steps, 1):
+        step(disk)
+        if at < created:
+            continue
+        write_tree(crashed, disk.after(loss, random.Random(at)))
+        async with running(crashed / "data", FileOps(), "off") as core:
+            begin = (await send(core, b"!", journal="test/journal")).commit.begin
+            left = b"first second third"[:begin] + b"!"
+            assert await read(core, "test/journal", 0, begin + 1) == left
+
+
 # One tries all operations; more leave some out.
 STRIDE = extent.of(8, 1)
 
