@@ -199,7 +199,9 @@ def survey_journal(files: FileOps, directory: Path, journal: str, head: Head | N
         elif before is None or _continues(found.spool, before):
             survey.fragments.append(found)
             unsound = here if reason else None
-        elif found.spool.end == begin and not is_last:
+        elif found.spool.end == begin and (
+            not is_last or found.spool.previous_end < before.spool.end
+        ):
             survey.put_aside.append((begin, "a roll which failed"))
         else:
             lost = Damage(log_path.name, 0, before.spool.end, "content before it is missing")

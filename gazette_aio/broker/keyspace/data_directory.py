@@ -79,6 +79,8 @@ class DataDirectory:
             self._files.make_directory(self.meta)
             if not self.load_heads():
                 self.heads.create({}, sync=self._sync)
+            elif self._sync:
+                self.heads.sync()  # A run without syncs may have made the file.
             identity = self._next_identity()
         except OSError as error:
             self.close()

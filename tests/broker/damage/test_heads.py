@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from gazette_aio.broker.host.heads import Head, Heads
 from gazette_aio.broker.host.options import BrokerOptions
 from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
-from tests.broker.journal.crash_files import RecordingFiles
+from tests.broker.journal.crash_files import Disk, Loss, RecordingFiles, write_tree
 from tests.broker.journal.faulty_files import BootedFiles
 from tests.broker.journal.test_crash_points import CLAIMS, read, running, send
 from tests.broker.served import serve_apply
@@ -155,3 +156,54 @@ async def test_a_cancelled_roll_is_no_damage(tmp_path: Path) -> None:
         if not was_cancelled:
             assert number > 0
             return
+
+
+async def test_a_cancelled_roll_that_a_power_loss_brings_back_is_no_damage(tmp_path: Path) -> None:
+    """The names of its files were durable, and their removal wasn't."""
+    for number in itertools.count():
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        files = RecordingFiles(directory)
+        async with running(directory / "data", files) as core:
+            request = pb.ApplyRequest()
+            request.changes.add(upsert=journal_spec(NAME))
+            await serve_apply(core, CLAIMS, request)
+            await send(core, b"con", journal=NAME)
+            await send(core, b"tent", journal=NAME)
+            replica = await core.replica(core.space.get(NAME))
+            was_cancelled = await cancel_at(replica.head.roll(100), number)
+            begin = (await send(core, b"!", journal=NAME)).commit.begin
+            steps = files.steps[:]
+        assert begin == (7 if was_cancelled else 100)
+        disk = Disk()
+        for step in steps:
+            step(disk)
+        write_tree(directory, disk.after(Loss.ALL, random.Random(number)))
+        async with running(directory / "data", FileOps()) as core:
+            assert await read(core, NAME, begin, begin + 1) == b"!"
+            assert (await send(core, b"!", journal=NAME)).commit.begin == begin + 1
+        if not was_cancelled:
+            assert number > 0
+            return
+
+
+async def test_heads_of_a_broker_that_never_synced_are_synced_by_one_that_does(
+    tmp_path: Path,
+) -> None:
+    live, crashed = tmp_path / "live", tmp_path / "crashed"
+    live.mkdir()
+    files = RecordingFiles(live)
+    async with running(live, files, "off"):
+        pass
+    async with running(live, files, "commit") as core:
+        request = pb.ApplyRequest()
+        request.changes.add(upsert=journal_spec(NAME))
+        await serve_apply(core, CLAIMS, request)
+        await send(core, b"content", journal=NAME)
+        steps = files.steps[:]
+    disk = Disk()
+    for step in steps:
+        step(disk)
+    write_tree(crashed, disk.after(Loss.ALL, random.Random(0)))
+    async with running(crashed, FileOps()) as core:
+        assert await read(core, NAME, 0, 7) == b"content"
