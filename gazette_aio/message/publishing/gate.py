@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 _TURN_BYTES: Final = 1 << 19
 """Bytes that are published without suspension: it takes some two milliseconds."""
 
+MESSAGE_BYTES: Final = 300
+"""Cost of a message besides its length, as the number of bytes that take as long."""
+
 
 class Inside:
     """Counts tasks inside of it, as a context manager."""

@@ -26,6 +26,7 @@ from gazette_aio.message.publishing.encoding import (
     require_mapping,
     rows_of_table,
 )
+from gazette_aio.message.publishing.gate import MESSAGE_BYTES
 from gazette_aio.message.publishing.held import MOST_HELD, Held
 from gazette_aio.message.publishing.journals import Journals
 from gazette_aio.message.publishing.routes import Routes
@@ -60,9 +61,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 R = TypeVar("R")
-
-_MESSAGE_BYTES: Final = 300
-"""Cost of a message besides its length, as the number of bytes that take as long."""
 
 _NOBODY: Final = contextlib.nullcontext()
 
@@ -280,7 +278,7 @@ class Publisher(Generic[T]):
             data = route.encode_continue(message, tick)
             append = self._try_append(route.journal, data)
             if append is not None:
-                gate.turn_bytes = turn_bytes - _MESSAGE_BYTES - len(data)
+                gate.turn_bytes = turn_bytes - MESSAGE_BYTES - len(data)
                 route.state.last = append
                 return append
             clock.value = before
@@ -290,7 +288,6 @@ class Publisher(Generic[T]):
             if gate.turn_bytes <= 0:
                 await gate.give_turn()
             await self._journals.check_content_type(target)
-            gate.turn_bytes -= _MESSAGE_BYTES
             appends = await self._append([(target, [[message]])], 1, flags, owner, Turns())
             return appends[target[0]]
 
@@ -359,7 +356,6 @@ class Publisher(Generic[T]):
         gate = self._gate
         is_free = gate.is_open and not self._backlog and self._journals.is_checked(target)
         if is_free and self._routes.try_append(target, [message], CONTINUE_TXN) is not None:
-            gate.turn_bytes -= _MESSAGE_BYTES
             return
         gate.check()
         self._backlog.put(self._queued(target, [message]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, SplittingAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.core import Stamper
+from gazette_aio.message.publishing.gate import MESSAGE_BYTES
 from gazette_aio.message.uuid import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -284,6 +285,7 @@ class Routes(Generic[T]):
         # the order of clocks.
         before = journals.clock.value
         first, data = route.stamp(messages, journals.clock, flags)
+        journals.gate.turn_bytes -= MESSAGE_BYTES + len(data)
         append = appends.try_append(route.journal, data)
         if append is None:
             journals.clock.value = before

@@ -277,6 +277,22 @@ async def test_clock_follows_wall_time():
     assert publisher.clock.value == at + 160
 
 
+@pytest.mark.parametrize("form", ["publish_uncommitted", "start_publish_committed"])
+async def test_the_event_loop_has_turns_between_large_messages_to_many_journals(form: str):
+    publisher: Any = Publisher(FakeAppends(), json_adapter())
+    loop, turns = asyncio.get_running_loop(), 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    turn()
+    for journal in range(20):
+        await getattr(publisher, form)(to(f"part/{journal}"), {"v": "x" * (1 << 19)})
+    assert turns >= 20
+
+
 async def test_cancelled_while_waiting_for_the_journal():
     appends = FakeAppends(fast=False)
     publisher = Publisher(appends, json_adapter())
