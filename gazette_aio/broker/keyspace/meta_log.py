@@ -186,6 +186,7 @@ class MetaLog:
                     self._files.datasync(descriptor)
                     self._files.sync_directory(self._directory)
             self._use(_revision(paths[-1]), length)
+            self._record(space.revision)  # The head may be lost, or out of date.
         else:
             self._begin(encode_snapshot(space), space.revision)
         self._log.open()

@@ -15,6 +15,7 @@ from gazette_aio.broker.core import BrokerCore
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.heads import Head, Heads
 from gazette_aio.broker.host.options import BrokerOptions
+from gazette_aio.broker.inspection import Inspection
 from gazette_aio.serving.rpc_error import RpcError
 from tests.broker.caller import journal_spec
 from tests.broker.journal.crash_files import Disk, Loss, RecordingFiles, write_tree
@@ -207,3 +208,20 @@ async def test_heads_of_a_broker_that_never_synced_are_synced_by_one_that_does(
     write_tree(crashed, disk.after(Loss.ALL, random.Random(0)))
     async with running(crashed, FileOps()) as core:
         assert await read(core, NAME, 0, 7) == b"content"
+
+
+async def test_a_start_records_again_what_a_key_space_has(tmp_path: Path) -> None:
+    async with running(tmp_path, FileOps()) as core:
+        request = pb.ApplyRequest()
+        request.changes.add(upsert=journal_spec(NAME))
+        await serve_apply(core, CLAIMS, request)
+    (tmp_path / "heads").unlink()
+    inspection = Inspection(tmp_path)
+    assert [finding.path for finding in inspection.repair()] == ["heads"]
+    inspection.close()
+    async with running(tmp_path, FileOps()) as core:
+        assert core.space.revision == 2
+    for path in (tmp_path / "meta").iterdir():
+        path.unlink()
+    with pytest.raises(pb.StoreError, match="revision 2 was acknowledged"):
+        await BrokerCore.open(BrokerOptions(), tmp_path)
