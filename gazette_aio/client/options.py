@@ -28,8 +28,12 @@ _MOST_DIGITS: Final = 10
 MAX_RECEIVE_BYTES: Final = 16 << 20
 """Largest message accepted from a broker."""
 
-CHUNK_BYTES: Final = 512 << 10
-"""Largest content of one message to a broker, which accepts at most 4 MiB."""
+CHUNK_BYTES: Final = 128 << 10
+"""Largest content of one message to a broker.
+
+Wire: a broker ends an append for which no whole message arrives within a second, so that this is
+the least rate of a network in bytes per second.
+"""
 
 STREAM_BUFFER_BYTES: Final = 1 << 20
 """Bytes of responses that wait in a stream before reading it pauses."""

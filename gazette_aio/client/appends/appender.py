@@ -106,7 +106,7 @@ class Appender(Scope):
         await self._open()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send content, in messages of at most 512 KiB. Wait while the broker accepts no more.
+        """Send content, in messages of at most 128 KiB. Wait while the broker accepts no more.
 
         Raises:
             ValidationError: The request is invalid.

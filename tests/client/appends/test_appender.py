@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.broker.journal.flow_control import FlowBalance, FlowControl
 from gazette_aio.client import Appender, JournalClient, RetryPolicy, connect
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import JOURNAL, Garbage, MemoryJournals, committed, header, refused
@@ -80,7 +81,7 @@ async def test_a_stream_which_breaks_as_it_ends_has_an_outcome(
 
 
 async def test_large_writes_are_split(broker: StubBroker, client: JournalClient) -> None:
-    data = bytes(range(256)) * 8000
+    data = bytes(range(256)) * 2000
     journals = MemoryJournals(broker)
     async with appender(client) as a:
         await a.write(data)
@@ -93,8 +94,17 @@ async def test_large_writes_are_split(broker: StubBroker, client: JournalClient)
     await a.write(data)
     await broker.append_requests.get()
     sizes = [len(chunk) for chunk in await sent(broker, 4)]
-    assert max(sizes) == 512 << 10
+    assert max(sizes) == 128 << 10
     assert sum(sizes) == len(data)
+
+    # A broker accepts content from a network of this rate.
+    flow, millis = FlowControl(FlowBalance(), max_rate=0, min_rate=1 << 16, now_millis=0), 0
+    for size in sizes:
+        waited = size * 1000 // 150_000
+        millis += waited
+        assert flow.tick(millis, waited)
+        flow.chunk(size)
+
     broker.finish(AN_ERROR, rpc="Append")
     await a.abort()
     await _discard(broker)
