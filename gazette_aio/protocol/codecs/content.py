@@ -59,8 +59,8 @@ class FragmentContent:
     ) -> None:
         assert not verify or begin == fragment.begin, "a part has no sum"
         self._begin, self._end = part or (begin, fragment.end)
-        self.position: int = self._begin
-        """Offset of the next byte to be returned."""
+        self.position: int = begin
+        """Offset of the next byte to be returned, or to be passed over before the part."""
         self.has_ended: bool = False
         """Whether all content was returned."""
         self._fragment = fragment
@@ -131,8 +131,9 @@ class FragmentContent:
             content = content[max(self._begin - at, 0) : max(self._end - at, 0)]
         if reached >= self._end and (self._digest is not None or not self._left):
             self._withheld += content
+            self.position = reached if self._left else at
             return b""
-        self.position += len(content)
+        self.position = reached
         self.has_ended = reached >= self._end
         return content
 
@@ -157,7 +158,7 @@ class FragmentContent:
         digest = self._digest
         if digest is not None and rest and sum_from_digest(digest.digest()) != self._fragment.sum:
             self._refuse(f"wrong SHA-1 sum {digest.hexdigest()}")
-        self.position += len(rest)
+        self.position = self._fragment.end
         self.has_ended = True
         return rest
 

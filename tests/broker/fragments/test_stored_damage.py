@@ -312,6 +312,14 @@ def test_any_part_equals_the_content(root: Path, codec: int) -> None:
                 assert read == CONTENT[begin - BEGIN : until - BEGIN]
 
 
+@pytest.mark.parametrize("codec", [CODEC.GZIP, CODEC.ZSTANDARD, CODEC.SNAPPY])
+def test_damage_before_a_part_is_told_where_it_is(root: Path, codec: int) -> None:
+    reading = Reading(root, fragment_of(CONTENT, codec), flipped(compressed(CONTENT, codec), 0))
+    with pytest.raises(pb.FragmentError, match=rf"at {BEGIN}\)$") as raised:
+        reading.read(BEGIN + MIB, BEGIN + MIB + 10)
+    assert raised.value.offset == BEGIN
+
+
 def test_a_file_is_read_as_a_whole_only_once(root: Path) -> None:
     reading = Reading(root, fragment_of(CONTENT, CODEC.NONE), CONTENT)
     end = reading.fragment.end
