@@ -66,7 +66,9 @@ async def check_repair(directory: Path, given: Acknowledged) -> None:
 
     code, repaired = outcome("repair", directory)
     assert code == 0
-    assert {finding["path"] for finding in repaired} == damaged
+    found = {finding["path"] for finding in repaired}
+    # Without heads, a check takes damaged content for torn content, and a repair doesn't.
+    assert found == damaged or (found > damaged and "heads" in damaged)
     # Nothing is thrown away.
     left = {path.read_bytes() for path in files_below(directory)}
     for path, content in before.items():
