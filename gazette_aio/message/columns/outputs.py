@@ -76,9 +76,8 @@ class RecordMaker:
         self._bad = bad
         self._start_clock = np.uint64(start_clock)
         self._piece_bytes = min(piece_bytes, MAX_BATCH_BYTES)
-        # Of the batch that is made into pieces: its columns, and sizes of its messages, summed up.
-        self._columns = UuidColumns.empty()
-        self._sizes = np.zeros(0, np.int64)
+        # Of a batch that is made into pieces: its columns, and sizes of its messages, summed up.
+        self._rest: tuple[UuidColumns, Any] | None = None
         self._builder = RecordBuilder(journal, None if documents is None else documents.schema)
 
     def make(self, batch: Batch, start: int) -> tuple[list[Made[RecordBatch]], int]:
@@ -101,12 +100,14 @@ class RecordMaker:
 
     def _piece(self, batch: Batch, start: int) -> tuple[UuidColumns, Messages, int]:
         """Return messages from index `start` on that fit together, and the index after them."""
-        if not start:
-            self._columns = columns_of(batch)
-            self._sizes = np.cumsum(self._columns.end - self._columns.begin)
-        columns, sizes = self._columns, self._sizes
+        if start and self._rest is not None:
+            columns, sizes = self._rest
+        else:
+            columns = columns_of(batch)
+            sizes = np.cumsum(columns.end - columns.begin)
         limit = self._piece_bytes + (sizes[start - 1] if start else 0)
         stop = max(int(np.searchsorted(sizes, limit, "right")), start + 1)
+        self._rest = None if stop == len(batch) else (columns, sizes)
         if not start and stop == len(batch):
             return columns, batch, stop
         return columns.slice(start, stop), values_of(batch, start, stop), stop

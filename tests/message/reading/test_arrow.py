@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import subprocess
 import sys
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -449,3 +451,22 @@ async def test_a_replay_up_to_garbage_before_an_acknowledgement(form):
             found = [batch async for batch in iterator.arrow(max_pending_bytes=0)]
             clocks = pa.Table.from_batches(found).column("_clock").to_pylist()
     assert clocks == [1, 2]
+
+
+@pytest.mark.parametrize("batch_bytes", [1 << 20, 4 << 20])
+async def test_nothing_is_kept_of_what_was_delivered(batch_bytes):
+    count, journals = 20_000, [f"a/{n}" for n in range(4)]
+    content = b"".join(line(n, 16 * n + 16, 1) for n in range(count)) + line(0, 16 * count + 16, 2)
+    client = client_of(dict.fromkeys(journals, content), chunk=1 << 20)
+    async with ReadCommittedIter(journals, raw_adapter("_meta.uuid"), client=client) as it:
+        batches = it.arrow(batch_bytes=batch_bytes)
+        rows = (await anext(batches)).num_rows  # It imports what takes memory.
+        tracemalloc.start()
+        try:
+            while rows < count * len(journals):
+                rows += (await anext(batches)).num_rows
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept < 1 << 20
