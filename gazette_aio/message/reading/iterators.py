@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from gazette_aio.aio.owner import Owner
+from gazette_aio.message.envelopes.content import DEFAULT_PENDING_BYTES
 from gazette_aio.message.envelopes.envelope import Envelope
 from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, EnvelopeEngine
 from gazette_aio.message.reading.formats import JournalFormats
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from gazette_aio.protocol.errors import FramingError
 
 T = TypeVar("T")
-
-PENDING_BYTES = 64 << 20
-"""Limit of the pending messages that an iterator retains."""
 
 
 class MessageIterator(Owner, Generic[T]):
@@ -146,7 +144,7 @@ class MessageIterator(Owner, Generic[T]):
         *,
         acks: bool = False,
         batch_bytes: int = 4 << 20,
-        max_pending_bytes: int = 64 << 20,
+        max_pending_bytes: int = DEFAULT_PENDING_BYTES,
     ) -> ArrowBatches:
         """Return an async iterator of the same messages, as Arrow record batches.
 
@@ -353,7 +351,10 @@ class ReadCommittedIter(MessageIterator[T]):
         engine: EnvelopeEngine[T]
         if sequencer is None:
             engine = EnvelopeEngine(
-                self._known, options, max_pending_bytes=PENDING_BYTES, explain=_explain_committed
+                self._known,
+                options,
+                max_pending_bytes=DEFAULT_PENDING_BYTES,
+                explain=_explain_committed,
             )
         else:
             engine = SequencedEngine(sequencer, options, explain=_explain_committed)

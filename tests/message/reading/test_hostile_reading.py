@@ -239,7 +239,7 @@ async def test_cancelled_while_a_failed_replay_closes():
 
 
 async def test_pending_content_is_bounded(monkeypatch):
-    monkeypatch.setattr("gazette_aio.message.reading.iterators.PENDING_BYTES", 9000)
+    monkeypatch.setattr("gazette_aio.message.reading.iterators.DEFAULT_PENDING_BYTES", 9000)
     client = FakeClient({"a/j": NDJSON}, chunk=500)
     content = [line(160 * n, CONTINUE_TXN, n) for n in range(1, 101)]
     client.append("a/j", b"".join(content))
