@@ -62,8 +62,6 @@ class Counts:
 class CountEach:
     """Counts messages one by one."""
 
-    run_in_thread = False
-
     def __init__(self, kind: type[Any]) -> None:
         self.kind = kind
 

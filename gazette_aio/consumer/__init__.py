@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         Skip,
         Store,
     )
-    from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
     from gazette_aio.consumer.handlers import ShardAPI
     from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
     from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, LeaseLostError
@@ -110,7 +109,6 @@ __all__ = [
     "Skip",
     "Store",
     "StoredRecord",
-    "ThreadPublisher",
     "main",
     "new_key_space",
     "run_consumer",
@@ -169,7 +167,6 @@ _MODULES = {
     "Skip": _APPLICATION,
     "Store": _APPLICATION,
     "StoredRecord": _STORES,
-    "ThreadPublisher": "gazette_aio.consumer.application.thread_publisher",
     "main": f"{_SERVICE}.process",
     "new_key_space": "gazette_aio.consumer.allocator.shard_group",
     "run_consumer": f"{_SERVICE}.process",

@@ -1,13 +1,13 @@
 """Applications: the hooks by which the framework calls the code of users.
 
-Each hook may be a plain or an async function. Plain hooks run within the event loop, or, if the
-application sets `run_in_thread`, in a thread of the shard as all of its hooks then do.
+Each hook may be a plain or an async function, and runs in the event loop. Work that blocks belongs
+into a thread, by `await asyncio.to_thread(...)` in an async hook.
 """
 
 # ruff: noqa: ARG002 - Hooks that are left out do nothing with their arguments.
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from gazette_aio.consumer.application.message_errors import Fail
 from gazette_aio.message import json_adapter
@@ -45,15 +45,6 @@ class Application(Protocol[M, S]):
     `adapter()`, `new_store()` and a consuming hook are required. Only one hook of a shard runs at a
     time; hooks of different shards run concurrently. An exception of a hook fails the shard, unless
     `on_message_error()` decides otherwise about a message.
-    """
-
-    run_in_thread: ClassVar[bool] = False
-    """Whether the plain hooks of a shard run in a thread of its own; async ones don't.
-
-    In a thread, a hook's publisher is a ThreadPublisher, and whatever else belongs to the event
-    loop, such as `shard.appends`, is out of reach. As in the event loop, hooks see the context
-    variables that earlier ones of the shard have set. Prefer `consume_batch()`: a change of threads
-    takes as long as hundreds of messages.
     """
 
     def adapter(self, spec: JournalSpec, /) -> Adapter[M]:

@@ -11,8 +11,6 @@ from gazette_aio.consumer.application.application import (
     BeginFinisher,
     MessageProducer,
 )
-from gazette_aio.consumer.application.hook_thread import HookThread
-from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,21 +28,18 @@ if TYPE_CHECKING:
 class Hooks:
     """Hooks of an application, for one shard.
 
-    Plain and async hooks are called alike. If the application sets `run_in_thread`, plain hooks
-    run in the shard's own thread, which starts with the first call; async hooks run in the event
-    loop in any case.
+    Plain and async hooks are called alike, in the event loop.
 
     Args:
         application: The application.
-        name: Name of the thread, such as the ID of the shard.
 
     Raises:
         ConfigurationError: The application has neither `consume_message()` nor `consume_batch()`,
             lacks `adapter()` or `new_store()`, has an async adapter, has some hooks only of
-            BeginFinisher or of MessageProducer, or has an async consuming hook and `run_in_thread`.
+            BeginFinisher or of MessageProducer, or has `run_in_thread = True`.
     """
 
-    def __init__(self, application: Application[Any, Any], name: str = "shard") -> None:
+    def __init__(self, application: Application[Any, Any]) -> None:
         self.application = application
         """The application."""
         kind = type(application).__name__
@@ -64,13 +59,11 @@ class Hooks:
             self.consume_message = application.consume_message
         else:
             raise ConfigurationError(f"{kind} has neither consume_message() nor consume_batch()")
-        self.thread: HookThread | None = None
-        """Thread of the shard's plain hooks, if the application asks for one."""
         if getattr(application, "run_in_thread", False):
-            consume = self.consume_batch or self.consume_message
-            if inspect.iscoroutinefunction(consume):
-                raise ConfigurationError(f"{kind} runs in a thread: its consuming hook is async")
-            self.thread = HookThread(name)
+            raise ConfigurationError(
+                f"{kind} sets run_in_thread, but hooks run in the event loop: do blocking work by "
+                "`await asyncio.to_thread(...)` in an async hook, best in consume_batch()"
+            )
         self.decides_errors: bool = _has(application, "on_message_error")
         """Whether the application has `on_message_error()`."""
         self._begin_finisher: BeginFinisher[Any] | None = None
@@ -95,60 +88,24 @@ class Hooks:
             return None
         return self.application.output_adapter(shard)
 
-    async def new_store(
-        self, shard: Shard, recorder: Any, dropped: Callable[[Store], object]
-    ) -> Store:
+    async def new_store(self, shard: Shard, recorder: Any) -> Store:
         """Return the store of a shard.
 
         Args:
             shard: The shard.
             recorder: Recorder of the recovery log, or None.
-            dropped: Called with a store that a hook in a thread returns after the caller was
-                cancelled, before or after the cancellation is raised.
 
-        Cancellation: aborts — a plain hook in a thread is waited for.
+        Cancellation: aborts.
         """
-        hook = self.application.new_store
-        if self.thread is None or not self._runs_in_thread(hook):
-            return cast("Store", await self._call(hook, shard, recorder))
+        return cast("Store", await _awaited(self.application.new_store(shard, recorder)))
 
-        def drop(made: Any) -> None:
-            if not inspect.isawaitable(made):
-                dropped(made)
-            elif inspect.iscoroutine(made):
-                made.close()  # It hasn't begun to make one.
-
-        made = await self.thread.call(hook, shard, recorder, dropped=drop)
-        return cast("Store", await made if inspect.isawaitable(made) else made)
-
-    async def begin_txn(
-        self, shard: Shard, store: Store, begun: Callable[[], object] = lambda: None
-    ) -> None:
+    async def begin_txn(self, shard: Shard, store: Store) -> None:
         """Begin a transaction, if the application wants to know.
 
-        Args:
-            shard: The shard.
-            store: Its store.
-            begun: Called once the transaction began, even if the caller was cancelled meanwhile,
-                and perhaps in the shard's thread. `finished_txn()` is due then.
-
-        Cancellation: aborts — a plain hook in a thread is waited for.
+        Cancellation: aborts — the transaction hasn't begun.
         """
-        if self._begin_finisher is None:
-            begun()
-            return
-        hook = self._begin_finisher.begin_txn
-        if self._runs_in_thread(hook):
-
-            def begin() -> object:
-                if (waiting := hook(shard, store)) is not None:
-                    return _then(waiting, begun)
-                return begun()
-
-            await self._call(begin)
-        else:
-            await self._call(hook, shard, store)
-            begun()
+        if self._begin_finisher is not None:
+            await _awaited(self._begin_finisher.begin_txn(shard, store))
 
     def finished_txn(
         self, shard: Shard, store: Store, commit: OpFuture[None]
@@ -156,34 +113,24 @@ class Hooks:
         """End a transaction, if the application wants to know, and return what's to be awaited."""
         if self._begin_finisher is None:
             return None
-        hook = self._begin_finisher.finished_txn
-        if self._runs_in_thread(hook):
-            return self._call(hook, shard, store, commit)
-        return hook(shard, store, commit)
+        return self._begin_finisher.finished_txn(shard, store, commit)
 
     async def on_message_error(
         self, shard: Shard, envelope: Envelope[Any], error: Exception
     ) -> object:
         """Return what the application decides about a message that can't be consumed.
 
-        Cancellation: aborts — a plain hook in a thread is waited for.
+        Cancellation: aborts.
         """
-        return await self._call(self.application.on_message_error, shard, envelope, error)
+        return await _awaited(self.application.on_message_error(shard, envelope, error))
 
     async def finalize_txn(self, shard: Shard, store: Store, publisher: Publisher[Any]) -> None:
         """Finish a transaction before it starts to commit, if the application wants to.
 
-        Cancellation: aborts — a plain hook in a thread is waited for.
+        Cancellation: aborts.
         """
-        if not _has(self.application, "finalize_txn"):
-            return
-        hook = self.application.finalize_txn
-        if self._runs_in_thread(hook):
-            in_thread = ThreadPublisher(publisher)
-            await self._call(hook, shard, store, in_thread)
-            await in_thread.handed_over()
-        else:
-            await self._call(hook, shard, store, publisher)
+        if _has(self.application, "finalize_txn"):
+            await _awaited(self.application.finalize_txn(shard, store, publisher))
 
     async def read_messages(
         self, shard: Shard, store: Store, checkpoint: Checkpoint, sink: MessageSink[Any]
@@ -207,34 +154,15 @@ class Hooks:
     ) -> Mapping[str, int]:
         """Return the offsets that a caller of a MessageProducer's shard has to wait for.
 
-        Cancellation: aborts — a plain hook in a thread is waited for.
+        Cancellation: aborts.
         """
         assert self._producer is not None, "only a MessageProducer has offsets of its own"
-        through = await self._call(self._producer.read_through, shard, store, offsets)
+        through = await _awaited(self._producer.read_through(shard, store, offsets))
         return cast("Mapping[str, int]", through)
 
-    async def aclose(self) -> None:
-        """End the thread, after the hook that is running. Idempotent.
 
-        Cancellation: safe — call again.
-        """
-        if self.thread is not None:
-            await self.thread.aclose()
-
-    def _runs_in_thread(self, hook: Callable[..., Any]) -> bool:
-        return self.thread is not None and not inspect.iscoroutinefunction(hook)
-
-    async def _call(self, hook: Callable[..., Any], *args: Any) -> Any:
-        if self.thread is not None and self._runs_in_thread(hook):
-            result = await self.thread.call(hook, *args)
-        else:
-            result = hook(*args)
-        return await result if inspect.isawaitable(result) else result
-
-
-async def _then(waiting: Awaitable[object], begun: Callable[[], object]) -> None:
-    await waiting
-    begun()
+async def _awaited(returned: Any) -> Any:
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 def _has(application: object, hook: str, protocol: type = Application) -> bool:

@@ -21,7 +21,7 @@ import anyio
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.frames import forget_frames
-from gazette_aio.aio.task import OwnedTask, start_task
+from gazette_aio.aio.task import start_task
 from gazette_aio.client import StrictAppendService
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application.hooks import Hooks
@@ -84,7 +84,7 @@ class Replica:
         """Appends of this shard: a transaction commits only after those begun within it."""
         self.status: StatusWriter = StatusWriter(host.store, host.key_space, item.assignment)
         """Writes the status of the replica."""
-        self.hooks: Hooks = Hooks(host.application, self.id)
+        self.hooks: Hooks = Hooks(host.application)
         """Hooks of the application."""
         self.progress_cell: ProgressCell = ProgressCell(
             source.journal for source in self.spec.sources
@@ -109,7 +109,6 @@ class Replica:
         self._scope = anyio.CancelScope()
         self._primary_scope = anyio.CancelScope()
         self._holds = Holds(self.id)
-        self._late = OwnedTask()
         self.primary_loop.when_done(self.progress_cell.changed.set)
 
     def __repr__(self) -> str:
@@ -268,9 +267,7 @@ class Replica:
         with step("recovery"):
             recovered = await self._recovery.complete(Author.random())
         with step("new_store()"):
-            self.store = store = await self.hooks.new_store(
-                self, recovered.recorder, self._take_late
-            )
+            self.store = store = await self.hooks.new_store(self, recovered.recorder)
         with step("restore_checkpoint()"):
             checkpoint = await store.restore_checkpoint(self)
         # Invariant: only now, so that a recovery that failed doesn't push out good backups. Hints
@@ -371,14 +368,6 @@ class Replica:
             except KeyValueStoreError as error:
                 _logger.warning("failed to restart shard %s (will retry): %s", self.id, error)
 
-    def _take_late(self, store: Store) -> None:
-        """Take a store that the application made though the replica was cancelled meanwhile."""
-        if not self.is_torn_down:
-            self.store = store
-            return
-        _logger.warning("the store of shard %s was made after the shard's end", self.id)
-        self._late.start(self._destroy(store), f"gazette late store of shard {self.id}")
-
     async def _destroy(self, store: Store) -> None:
         seconds = self._host.release_seconds
         work = f"destroying the store of shard {self.id}"
@@ -399,7 +388,6 @@ class Replica:
                 self._tell_overdue("in_use")
             await self._destroy(self.store)
         await bounded(self._recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
-        await self.hooks.aclose()
         # What refers to this replica would wait for a collection of garbage, as this would.
         self._loop = None
         forget_frames(self._failure)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gazette_aio.consumer.application.application import DeferToNextTransaction
-from gazette_aio.consumer.application.thread_publisher import ThreadPublisher
 from gazette_aio.consumer.transactions.message_errors import HookFailed
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gazette_aio.consumer.application.hook_thread import HookThread
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
@@ -46,13 +43,13 @@ class Consumer(Protocol):
         Raises:
             HookFailed: The hook failed.
 
-        Cancellation: aborts — a plain hook in a thread is waited for.
+        Cancellation: aborts — the hook is cancelled, and the transaction fails.
         """
         ...
 
 
 class EachMessage:
-    """`consume_message()` within the event loop.
+    """`consume_message()`.
 
     Args:
         hook: The hook.
@@ -102,60 +99,8 @@ class EachMessage:
         return Consumed(count, is_deferred=False)
 
 
-class EachMessageInThread:
-    """`consume_message()` in a thread, which changes once for many messages.
-
-    Args:
-        hook: The hook, as of EachMessage, but its publisher.
-        publisher: Publisher of the event loop.
-        thread: The thread.
-        clock: Returns the present time, in seconds.
-    """
-
-    def __init__(
-        self,
-        hook: Callable[[Envelope[Any], ThreadPublisher[Any]], object],
-        publisher: Publisher[Any],
-        thread: HookThread,
-        clock: Callable[[], float],
-    ) -> None:
-        self._hook = hook
-        self._publisher = ThreadPublisher(publisher)
-        self._thread = thread
-        self._clock = clock
-
-    async def consume(self, run: Sequence[Envelope[Any]], deadline: float, /) -> Consumed:
-        """Consume messages one by one. See `Consumer`.
-
-        Cancellation: aborts — the hook's call goes on in its thread, and the transaction fails.
-        """
-        consumed = await self._thread.call(self._consume, run, deadline)
-        try:
-            await self._publisher.handed_over()
-        except Exception as error:
-            raise HookFailed(run[: consumed.messages] or run) from error
-        return consumed
-
-    def _consume(self, run: Sequence[Envelope[Any]], deadline: float) -> Consumed:
-        hook, publisher, clock = self._hook, self._publisher, self._clock
-        count = 0
-        try:
-            for envelope in run:
-                if (returned := hook(envelope, publisher)) is not None:
-                    text = f"in a thread it returned {returned!r}, not None"
-                    raise TransactionError(text)
-                count += 1
-                if clock() >= deadline:
-                    break
-        except DeferToNextTransaction:
-            return Consumed(count, is_deferred=True)
-        except Exception as error:
-            raise HookFailed([run[count]]) from error
-        return Consumed(count, is_deferred=False)
-
-
 class Batch:
-    """`consume_batch()`, within the event loop or in a thread."""
+    """`consume_batch()`. Args as of EachMessage."""
 
     def __init__(
         self,
@@ -163,36 +108,23 @@ class Batch:
         shard: Shard,
         store: Store,
         publisher: Publisher[Any],
-        thread: HookThread | None,
     ) -> None:
         self._hook = hook
         self._shard = shard
         self._store = store
         self._publisher = publisher
-        self._in_thread = None if thread is None else ThreadPublisher(publisher)
-        self._thread = thread
 
     async def consume(self, run: Sequence[Envelope[Any]], deadline: float, /) -> Consumed:  # noqa: ARG002
         """Consume a batch, of which all messages are started at once. See `Consumer`.
 
-        Cancellation: aborts — the transaction fails. A hook in a thread goes on.
+        Cancellation: aborts — the hook is cancelled, and the transaction fails.
         """
         try:
-            count: Any
-            if self._thread is not None and self._in_thread is not None:
-                args = self._hook, self._shard, self._store, run, self._in_thread
-                try:
-                    count = await self._thread.call(*args)
-                except DeferToNextTransaction:
-                    await self._in_thread.handed_over()  # Part of this transaction, not the next.
-                    raise
-                await self._in_thread.handed_over()
-            else:
-                count = self._hook(self._shard, self._store, run, self._publisher)
-                if inspect.isawaitable(count):
-                    count = await count
-                if self._publisher.queued_bytes >= QUEUED_BYTES:
-                    await self._publisher.drain()
+            count: Any = self._hook(self._shard, self._store, run, self._publisher)
+            if inspect.isawaitable(count):
+                count = await count
+            if self._publisher.queued_bytes >= QUEUED_BYTES:
+                await self._publisher.drain()
         except DeferToNextTransaction:
             return Consumed(0, is_deferred=True)
         except Exception as error:
@@ -212,11 +144,8 @@ def consumer_of(
 ) -> Consumer:
     """Return the form of an application's consuming hook."""
     if hooks.consume_batch is not None:
-        return Batch(hooks.consume_batch, shard, store, publisher, hooks.thread)
+        return Batch(hooks.consume_batch, shard, store, publisher)
     assert hooks.consume_message is not None, "hooks were inspected"
-    if hooks.thread is not None:
-        hook = partial(hooks.consume_message, shard, store)
-        return EachMessageInThread(hook, publisher, hooks.thread, clock)
     return EachMessage(hooks.consume_message, shard, store, publisher, clock)
 
 
@@ -250,7 +179,7 @@ class SuspectingConsumer:
             RepeatedError: The transaction is given up, to be repeated.
             TransactionError: The first message can't be decoded, or the hook failed.
 
-        Cancellation: aborts — a plain hook in a thread is waited for.
+        Cancellation: aborts — the hook is cancelled, and the transaction fails.
         """
         errors = self._errors
         if not errors:
@@ -273,7 +202,7 @@ class SuspectingConsumer:
         return Consumed(1, is_deferred=False)
 
     async def _hook(self, given: list[Envelope[Any]], deadline: float) -> Consumed:
-        # The list is a copy: the hook may change it, or goes on in a thread after a cancellation.
+        # The list is a copy: the hook may change it, or its thread goes on after a cancellation.
         try:
             return await self._consumer.consume(given, deadline)
         except HookFailed as failed:

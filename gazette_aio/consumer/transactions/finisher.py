@@ -7,7 +7,6 @@ import contextvars
 import logging
 from typing import TYPE_CHECKING, Final
 
-from gazette_aio.aio.contexts import adopt
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.application.store import Store
 
 _logger = logging.getLogger(__name__)
+
+_UNSET: Final = object()
 
 FINISHED_SECONDS: Final = 30.0
 """Time that `finished_txn()` has after a failure or cancellation."""
@@ -58,7 +59,10 @@ class Finisher:
         except asyncio.CancelledError:
             await finish(self._ended(ending))
             raise
-        adopt(context)
+        # Later hooks see the context variables that this one has set.
+        for variable, value in context.items():
+            if variable.get(_UNSET) is not value:
+                variable.set(value)
 
     async def failed(self, commit: OpFuture[None]) -> None:
         """Tell that a transaction failed. An error of the hook is logged.

@@ -224,12 +224,10 @@ class TransactionRun:
 
     async def _begin(self) -> None:
         with step("begin_txn()"):
-            await self._hooks.begin_txn(self._shard, self._store, self._begun)
+            await self._hooks.begin_txn(self._shard, self._store)
+        self._is_begun = True
         self._publisher.clock.update(self._assignment.publish_clock())
         self._machine.begun(self._clock())
-
-    def _begun(self) -> None:
-        self._is_begun = True
 
     async def _start_commit(self) -> None:
         self._machine.preparing(self._clock())

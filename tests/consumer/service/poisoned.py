@@ -98,23 +98,6 @@ class PoisonedAsync(Poisoned):
         return super().on_message_error(shard, envelope, error)
 
 
-class PoisonedThread(Poisoned):
-    run_in_thread = True
-
-
-class PoisonedMapping(PoisonedThread):
-    """Publishes messages that can't be mapped, which shows after its hook has returned."""
-
-    def effects(self, store: Any, envelope: Any, publisher: Any) -> None:
-        if envelope.flags != ACK_TXN:
-            store.state["numbers"].append(envelope.message["number"])
-            publisher.publish_uncommitted_nowait(self.mapped, dict(envelope.message))
-
-    def mapped(self, message: Any) -> tuple[str, str]:
-        self.fail(message["number"])
-        return OUT, LINES
-
-
 class PoisonedBatch(Poisoned):
     def consume_batch(self, shard: Any, store: Any, envelopes: Any, publisher: Any) -> int:
         for envelope in envelopes:
@@ -122,8 +105,36 @@ class PoisonedBatch(Poisoned):
         return len(envelopes)
 
 
-class PoisonedBatchThread(PoisonedBatch):
-    run_in_thread = True
+class PoisonedThread(Poisoned):
+    """Works in a thread, and publishes the results."""
+
+    async def consume_batch(self, shard: Any, store: Any, envelopes: Any, publisher: Any) -> int:
+        numbers = await asyncio.to_thread(self.work, envelopes)
+        store.state["numbers"] += numbers
+        results = [{"number": number} for number in numbers]
+        await publisher.publish_uncommitted_batch(self.mapped, results)
+        return len(envelopes)
+
+    def work(self, envelopes: Any) -> list[int]:
+        numbers = [each.message["number"] for each in envelopes if each.flags != ACK_TXN]
+        for number in numbers:
+            self.calls.append(number)
+            self.failing(number)
+        return numbers
+
+    def mapped(self, message: Any) -> tuple[str, str]:
+        return OUT, LINES
+
+
+class PoisonedMapping(PoisonedThread):
+    """Publishes results that can't be mapped, after it has changed the store."""
+
+    def work(self, envelopes: Any) -> list[int]:
+        return [each.message["number"] for each in envelopes if each.flags != ACK_TXN]
+
+    def mapped(self, message: Any) -> tuple[str, str]:
+        self.fail(message["number"])
+        return super().mapped(message)
 
 
 class Killing(Poisoned):

@@ -44,7 +44,6 @@ from tests.consumer.service.poisoned import (
     Poisoned,
     PoisonedAsync,
     PoisonedBatch,
-    PoisonedBatchThread,
     PoisonedMapping,
     PoisonedThread,
     shard_spec,
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from gazette_aio.testing import ConsumerHarness
 
 ROOT = Path(__file__).parents[3]
-FORMS = [Poisoned, PoisonedAsync, PoisonedThread, PoisonedBatch, PoisonedBatchThread]
+FORMS = [Poisoned, PoisonedAsync, PoisonedBatch, PoisonedThread]
 
 
 async def create(client: JournalClient, *journals: str) -> None:
@@ -169,7 +168,7 @@ async def test_retries_repeat_the_transaction(
             raise OSError("the database is away")
 
     application.failing = fail
-    if application.__class__ in (PoisonedBatch, PoisonedBatchThread):
+    if application.__class__ in (PoisonedBatch, PoisonedThread):
         left[0] += 1  # The first failure is that of the batch.
     await publish(harness.client, *range(1, 7))
     await run(harness, application)

@@ -234,6 +234,16 @@ async def test_an_application_with_half_a_protocol_is_refused_at_once(
         Service(Half(), harness.store, harness.client)
 
 
+async def test_an_application_whose_hooks_would_run_in_threads_is_refused_at_once(
+    harness: ConsumerHarness,
+) -> None:
+    class Threaded(Summing):
+        run_in_thread = True
+
+    with pytest.raises(pb.ConfigurationError, match=r"`await asyncio\.to_thread\(\.\.\.\)`"):
+        Service(Threaded(), harness.store, harness.client)
+
+
 async def test_tokens_are_required(harness: ConsumerHarness) -> None:
     member = await harness.start_member()
     async with connect_shards(member.endpoint, auth=pb.NoopAuth()) as client:

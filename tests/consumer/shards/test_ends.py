@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import tracemalloc
 from contextlib import asynccontextmanager
-from functools import partial
 from itertools import pairwise
 
 import anyio
 import pytest
 
 from gazette_aio.aio.finish import finish
-from gazette_aio.consumer.application import hooks
-from gazette_aio.consumer.application.hook_thread import HookThread
 from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.local_shards import ENDS_PER_TURN, LocalShards
@@ -28,11 +24,9 @@ from tests.consumer.shards.group import (
     A,
     Application,
     Group,
-    TrackedStore,
     shard_spec,
 )
 from tests.consumer.shards.test_replica import recovering
-from tests.consumer.transactions.world import Disk
 from tests.loop_steps import SLICE_CALLS, longest_step
 from tests.waiting import eventually
 
@@ -66,38 +60,6 @@ async def test_a_replica_cancelled_after_each_turn_of_the_loop(client):
             await eventually(lambda: all(each.is_destroyed for each in application.stores))
         assert application.stores
         assert group.loops.made, "no replica came as far as its transactions"
-
-
-@pytest.mark.parametrize("is_late", [False, True])
-async def test_a_store_made_in_a_thread_after_the_end_is_destroyed(client, monkeypatch, is_late):
-    seconds = 0.01 if is_late else 30.0
-    monkeypatch.setattr(hooks, "HookThread", partial(HookThread, abandon_seconds=seconds))
-    entered, leave = threading.Event(), threading.Event()
-
-    class Threaded(Application):
-        run_in_thread = True
-
-        def new_store(self, shard, recorder):
-            entered.set()
-            leave.wait()
-            store = TrackedStore(Disk())
-            self.stores.append(store)
-            return store
-
-        def consume_message(self, *_):
-            pass
-
-    application = Threaded()
-    async with nothing_left(), Group(client, application=application) as group:
-        await group.create(shard_spec())
-        await group.assign()
-        await eventually(entered.is_set)
-        replica = await group.shards.replica(A)
-        await group.unassign()
-        if is_late:
-            await eventually(lambda: replica.is_torn_down)
-        leave.set()
-        await eventually(lambda: application.stores and application.stores[0].is_destroyed)
 
 
 async def test_a_recovery_cancelled_at_each_step(client):

@@ -83,7 +83,6 @@ class Replay:
 class EveryHookWaits:
     """Has an await in each hook, and leaves calls to publish to tasks. It's its own store."""
 
-    run_in_thread = False
     commit_turns = 1
 
     def __init__(self, content: Content, checkpoint: Checkpoint, values: list[int]) -> None:
@@ -176,12 +175,7 @@ class Plain(EveryHookWaits):
     def consume_message(self, *args: Any) -> None:  # type: ignore[override]
         _, _, envelope, publisher = args
         self.take(envelope)
-        for _ in range(6 if self.run_in_thread else 1):  # Threads have a queue of their own.
-            publisher.publish_uncommitted_nowait(to_out, {"v": 1})
-
-
-class InThread(Plain):
-    run_in_thread = True
+        publisher.publish_uncommitted_nowait(to_out, {"v": 1})
 
 
 class Batches(Plain):
@@ -210,21 +204,19 @@ class AsyncBatches(Batches):
             self.leave_to_a_task(shard)
 
 
-class BatchesInThread(Batches):
+class DeferringBatches(AsyncBatches):
     """Raises what defers a whole batch, after it has published of its own."""
 
-    run_in_thread = True
     is_behind = False
 
-    def consume_batch(self, *args: Any) -> int:
+    async def consume_batch(self, *args: Any) -> int:  # type: ignore[override]
         publisher = args[-1]
         if self.calls[-1] == "consume" and not self.is_behind:
             self.is_behind = True
-            for _ in range(6):
-                publisher.publish_uncommitted_nowait(to_out, {"v": 3})
+            publisher.publish_uncommitted_nowait(to_out, {"v": 3})
             raise DeferToNextTransaction
         self.is_behind = False
-        return super().consume_batch(*args)
+        return await super().consume_batch(*args)
 
 
 class Failing(EveryHookWaits):
@@ -281,10 +273,9 @@ class Repeating(EveryHookWaits):
 FORMS = [
     EveryHookWaits,
     Plain,
-    InThread,
     Batches,
     AsyncBatches,
-    BatchesInThread,
+    DeferringBatches,
     Failing,
     Repeating,
 ]
@@ -377,7 +368,7 @@ def test_a_cancellation_at_any_await():
 
 
 @pytest.mark.usefixtures("small_queues")
-@pytest.mark.parametrize("form", [EveryHookWaits, InThread])
+@pytest.mark.parametrize("form", [EveryHookWaits, AsyncBatches])
 def test_a_cancellation_by_a_scope_at_any_await(form: type[EveryHookWaits]):
     async def test(loop: ClockLoop) -> None:
         await cancelled_at_each_await(loop, form, by_scope=True)

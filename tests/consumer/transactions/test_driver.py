@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,6 @@ class PlainItems(Counter):
             publisher.publish_uncommitted_nowait(to_out, {"v": env.message["v"]})
 
 
-class ThreadItems(PlainItems):
-    run_in_thread = True
-
-
 class Batches(PlainItems):
     """Consumes batches, and leaves messages beyond the third for the next transaction."""
 
@@ -96,26 +93,25 @@ class AsyncBatches(Batches):
 
 
 class ThreadBatches(Batches):
-    """Publishes batches from a thread."""
+    """Works in a thread, and publishes the results."""
 
-    run_in_thread = True
-
-    def consume_batch(self, shard: Any, store: Any, envelopes: Any, publisher: Any) -> int:
-        some = [env for env in envelopes[:3] if env.flags != ACK_TXN]
-        for env in some:
-            store.state.setdefault(env.journal, []).append(env.message["v"])
-        if some:
-            view = publisher.view(json_adapter())
-            view.publish_uncommitted_nowait(to_out, {"v": some[0].message["v"]})
-            appends = publisher.publish_uncommitted_batch(
-                to_out, [{"v": env.message["v"]} for env in some[1:]]
-            )
-            assert list(appends) == [OUT] * bool(some[1:])
-            assert publisher.producer_id == shard.publisher.producer_id
+    async def consume_batch(  # type: ignore[override]
+        self, shard: Any, store: Any, envelopes: Any, publisher: Any
+    ) -> int:
+        values = await asyncio.to_thread(self.work, envelopes[:3])
+        for journal, value in values:
+            store.state.setdefault(journal, []).append(value)
+        results = [{"v": value} for _, value in values]
+        appends = await publisher.publish_uncommitted_batch(to_out, results)
+        assert list(appends) == [OUT] * bool(values)
         return len(envelopes[:3])
 
+    def work(self, envelopes: Any) -> list[tuple[str, int]]:
+        assert threading.current_thread() is not threading.main_thread()
+        return [(each.journal, each.message["v"]) for each in envelopes if each.flags != ACK_TXN]
 
-FORMS = [Counter, PlainItems, ThreadItems, Batches, AsyncBatches, ThreadBatches]
+
+FORMS = [Counter, PlainItems, Batches, AsyncBatches, ThreadBatches]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -142,18 +138,6 @@ async def test_a_batch_hook_has_to_return_a_number(client: Any, count: int):
         text = rf"consume_batch\(\): of 2 messages it returned {count}"
         with pytest.raises(TransactionError, match=text):
             await member.through(await heads(client))
-
-
-async def test_messages_of_a_thread_may_be_many(client: Any):
-    class Many(ThreadItems):
-        def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:  # type: ignore[override]
-            for value in range(600):
-                publisher.publish_uncommitted_nowait(to_out, {"v": value})
-
-    await publish(client, SOURCES[0], 1)
-    async with Member(client, Disk(), Many()) as member:
-        await member.through(await heads(client))
-        assert await echoed(client) == [*range(600)] * 2
 
 
 @pytest.mark.parametrize("form", [Counter, Batches])
@@ -498,39 +482,6 @@ async def test_an_adapter_that_panics_or_is_cancelled_fails_the_shard(client: An
     reason = "Panic('no schema')" if isinstance(error, Panic) else "it was cancelled"
     text = f"adapter() of source/A: RuntimeError: {reason}"
     assert await failure_of(Member(client, Disk(), Panicking())) == text
-
-
-async def test_an_error_that_a_hook_in_a_thread_swallows_loses_no_other_message(client: Any):
-    def mapped(message: Any) -> tuple[str, str]:
-        if message["v"] == 100:
-            raise ValueError("no journal of 100")
-        return to_out(message)
-
-    class Swallowing(ThreadItems):
-        def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:  # type: ignore[override]
-            for value in range(600):
-                with contextlib.suppress(ValueError):
-                    publisher.publish_uncommitted_nowait(mapped, {"v": value})
-
-    await publish(client, SOURCES[0], 1)
-    disk = Disk()
-    async with Member(client, disk, Swallowing()) as member:
-        with pytest.raises(TransactionError, match="no journal of 100"):
-            await member.through(await heads(client))
-    assert not disk.commits
-
-
-async def test_a_hook_in_a_thread_that_is_async_in_disguise_fails_the_shard(client: Any):
-    class Disguised(ThreadItems):
-        def consume_message(self, *args: Any) -> Any:  # type: ignore[override]
-            return "an awaitable"
-
-    await publish(client, SOURCES[0], 1)
-    disk = Disk()
-    async with Member(client, disk, Disguised()) as member:
-        with pytest.raises(TransactionError, match=r"consume_message\(\): in a thread it returned"):
-            await member.through(await heads(client))
-    assert not disk.commits
 
 
 async def test_a_finished_txn_that_is_cancelled_by_itself_hides_no_failure(client: Any):

@@ -266,8 +266,6 @@ class Limited:
         sizes: The numbers.
     """
 
-    run_in_thread = False
-
     def __init__(
         self,
         rng: random.Random,

@@ -65,13 +65,6 @@ class ByView(Forgetful):
         self.forget(publisher.view(json_adapter()))
 
 
-class InThread(Forgetful):
-    run_in_thread = True
-
-    def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> Any:
-        self.forget(shard.publisher)
-
-
 class InTask(Forgetful):
     async def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> Any:
         async def forget() -> None:
@@ -118,7 +111,6 @@ FORMS = [
     Plainly,
     Asynchronously,
     ByView,
-    InThread,
     InTask,
     InBatch,
     Beginning,

@@ -226,7 +226,6 @@ class Member:
             self.task.exception()  # Seen by `through()`.
         self.shard.appends.cancel()
         await self.shard.appends.aclose()
-        await self.hooks.aclose()
 
     async def through(self, offsets: dict[str, int]) -> None:
         """Wait until messages up to offsets are consumed and acknowledged, or the loop failed."""
