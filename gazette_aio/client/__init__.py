@@ -1,4 +1,41 @@
-"""Client of Gazette brokers: appending to, reading and listing journals."""
+"""Client of Gazette brokers: appending to, reading and listing journals.
+
+Rules that hold in all of it:
+
+* A deadline cancels the call and raises outside the handler of the cancellation, which would keep
+  the RPC alive. A background append stays pending when an await of it times out: a batch that
+  failed by its deadline would fail all later appends of its journal.
+* One task per read stream calls the RPC's `read()` ahead of the caller. Cancelling `read()` would
+  end the stream; cancelling the caller leaves the task alone.
+* Routing never waits for a member. Until the member's channel is ready, RPCs go to the client's
+  address, whose broker proxies them; an unreachable advertised endpoint costs nothing. With an
+  `https` address, plaintext members aren't dialled, because tokens would travel unencrypted.
+* `RetryReader` requests one fragment at a time, when it needs the first byte, so that signed URLs
+  are fresh. Errors and reprs omit the queries of URLs.
+* Before a watch resumes, the client lists with a selector that matches nothing: a broker with
+  another key space would wait for revisions that never come. A slow consumer skips listings, and
+  never misses the last.
+* Brokers up to v0.99 ignore prefixes in selectors. The client detects them by listings without
+  creation revisions, and filters itself.
+* A journal name that begins with `../` is valid on the wire. The client refuses it: another
+  broker's file store may follow it out of its root.
+
+Pitfalls of grpcio: it turns an undecodable response into None, which looks like the end of a
+stream, so the client decodes responses itself. A write that fails because the peer answered early
+may have `INTERNAL "Internal error from Core"` instead of the status, which is retried as unknown.
+Keepalive ends after two pings without data, so that an idle watch never notices a half-open
+connection: pings continue, every 301 s, since brokers refuse more than one in five minutes.
+
+Differences from Go's client, in cases in which it loses, repeats or hangs: an `end_offset` within a
+hole ends the read; a failed append in `AppendService` ends only the appends that were to follow it,
+and a transaction that may lack a message because of that fails; waits can be cancelled; streams
+that end without progress are throttled, and permanent errors raised; every kind of RPC can forget
+routes; refusals because of registers are raised at once. `gazette_append_bytes_total` counts
+committed bytes; Go's client also counts failed attempts.
+
+Declined: a read that ends at the write head without an error; gauges of offset and lag; metadata
+per client (claims are per request).
+"""
 
 from __future__ import annotations
 

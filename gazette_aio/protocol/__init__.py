@@ -1,4 +1,14 @@
-"""Gazette's protocol: messages, exceptions, labels, selectors, specs, codecs and authorization."""
+"""Gazette's protocol: messages, exceptions, labels, selectors, specs, codecs and authorization.
+
+Sources of messages are in `proto/`, with Gazette's packages, names and numbers, so that wire, text
+and JSON forms are interchangeable.
+
+* Wire: Go marshals embedded messages even when they're empty. So presence is tested by content,
+  never by `HasField`, and the embedded broker sets the same messages.
+* Validation of requests is strict. Of responses only the structure is checked: a spec that breaks a
+  rule of this release mustn't make a listing fail. `connect(strict=True)` checks everything.
+* A part of a protobuf message keeps the whole message in memory: what is kept for long is a copy.
+"""
 
 from __future__ import annotations
 

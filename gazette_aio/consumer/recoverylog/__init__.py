@@ -6,6 +6,19 @@ A file is an *fnode*: a number that never changes while its paths do. Each opera
 sequence number, the checksum of all operations before it, and its author, so that a reader accepts
 an operation only if it extends exactly the history that it has read. *Hints* name the live fnodes
 and the segments of the log that hold their operations.
+
+* Offsets are known late. Positions of a history are mapped to offsets when hints are built, which
+  waits for a barrier. So hints have exact ends, and playback and pruning know what is missing.
+* Hints are made to be read. A file's segment ends at a gap of more than 4 MiB, which playback
+  skips, except after the creation of the newest live file: there, other implementations need all
+  segments. Hints beyond 256 KiB are joined across their smallest gaps. `build_hints()` raises if
+  playback would refuse the result. They're stored every five minutes, after each `hints_bytes`, and
+  when a member begins to exit.
+* A hole must be followed by the history. After an unexplained hole, an operation has to continue
+  the history; otherwise the hole may have held acknowledged operations. Logs that another
+  implementation continued remain playable.
+* Pruning keeps what it can't judge, and refuses if hints are missing. Short gaps stay: playback
+  reads through them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,29 @@
 Imports `consumer.application`, `consumer.transactions.checkpoints`, `message`, `client`, `aio` and
 `protocol`. SQLAlchemy is imported only for `SQLStore`, apsw for `SQLiteVFSStore`, and
 rocksdict for `RocksDBStore` and `import_page_database()`.
+
+A store commits in the background while the next transaction runs, so that `start_commit()` fixes
+what a commit has before it awaits anything. `testing.check_store()` holds all stores to the same
+promises. A fence belongs to whoever restored last: the register of a recovery log, a counter in
+SQL, a version to compare, or a file under `flock`.
+
+* `JSONFileStore` refuses states that JSON doesn't restore. A walk checks plain dicts, which takes
+  less time than decoding. Typed states are decoded and compared, as a member may have a value that
+  isn't of its type.
+* `SQLStore` commits by `UPDATE … WHERE fence = …`, which waits for a former owner's commit, or
+  finds no row. Transactions of a shard don't overlap by default: under READ COMMITTED the next
+  wouldn't see the writes of a commit under way. On SQLite it begins by `BEGIN IMMEDIATE`, as the
+  upgrade of a read lock can fail; a statement runs to its end, since a cancelled one would keep its
+  locks.
+* `RocksDBStore` watches its directory, as no binding shows what RocksDB writes. Logs of more than 4
+  MiB are flushed before hints are built, since a log is live as a whole.
+* `SQLiteStore` records committed frames at the end of the write-ahead log, and itself moves pages
+  to the database file; if anything else has, the commit fails. An update in place keeps all of the
+  log alive, so that a database is copied in the log, piece by piece with commits, once playback
+  would exceed 1.5 times its size and 8 MiB; playback stays within three times the size and 16 MiB.
+* `SQLiteVFSStore` notes where databases are written, and records these places after the commit, all
+  databases in one append. Nothing in the VFS may raise: the connection would silently write
+  nothing.
 """
 
 from __future__ import annotations

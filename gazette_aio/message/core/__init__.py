@@ -4,6 +4,10 @@ It has two forms with the same results. The compiled one is used where it's ther
 plain Python otherwise. GAZETTE_AIO_CORE names the form to use: `native` or `plain`.
 
 Imports `uuid` and `protocol`.
+
+What isn't for certain a UUID at its usual place is *odd*: it goes to the adapter, in runs. So the
+forms can't differ in errors, and adapters of users work. The rule is applied twice to each message:
+when it's read, and when what it commits was delivered. The second states are the checkpoint's.
 """
 
 from __future__ import annotations

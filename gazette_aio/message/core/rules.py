@@ -14,6 +14,24 @@ memory, or precede a restart, the commit reads them again from the journal.
 `Sequencer` looks up each message here. The core, and summaries of ranges (`ranges.transfer`), have
 the rule again for speed. Property tests compare them with RULES.
 
+States of a producer, and the outcomes that lead from one to another, as a Mermaid diagram:
+
+stateDiagram-v2
+    [*] --> idle
+    pending --> evicted : the ring overflows
+    idle --> idle : OUTSIDE_COMMIT
+    pending --> idle : OUTSIDE_COMMIT
+    evicted --> idle : OUTSIDE_COMMIT
+    idle --> pending : CONTINUE_BEGIN_SPAN
+    pending --> pending : CONTINUE_EXTEND_SPAN
+    evicted --> evicted : CONTINUE_EXTEND_SPAN
+    idle --> idle : ACK_ROLLBACK
+    pending --> idle : ACK_ROLLBACK
+    evicted --> idle : ACK_ROLLBACK
+    idle --> idle : ACK_EMPTY
+    pending --> idle : ACK_COMMIT_RING
+    evicted --> idle : ACK_COMMIT_REPLAY
+
 Source: the transitions of Gazette's message sequencer.
 """
 

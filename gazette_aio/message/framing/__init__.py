@@ -1,6 +1,10 @@
 """Framings, which delimit the messages within the bytes of a journal.
 
 A module holds a framing and its decoder. Imports `message.core` and `protocol`.
+
+Framings declare their properties (`Framing.splits` and others); no code tests a framing's class. A
+subclass that overrides `encode()` or `decoder()` doesn't inherit the declarations, so that no fast
+path splits another framing's frames.
 """
 
 from __future__ import annotations

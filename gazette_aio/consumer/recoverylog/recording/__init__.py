@@ -2,4 +2,17 @@
 
 Threads record and never wait for the network; the event loop appends what they hand over. Imports
 `aio`, `client`, `protocol` and the pure modules of `recoverylog`, nothing of `playing`.
+
+* Recording never waits. An operation is applied and encoded under a lock, in any thread; pieces of
+  about 1 MiB are appended in order, and the first failure ends it. All operations of a call, or of
+  an `atomic()` block, are in one append. If others make a barrier that waits for futures amid the
+  block, all of it waits.
+* A barrier is an append, if need be of no bytes. Each append checks the author's register, and so
+  fails once another process has taken over.
+* Files and log agree, or the recorder stops. A call that contradicts the history fails it for good.
+  A directory's call is checked before a file changes, and holds its lock from the change to the
+  record.
+* Logs can't truncate. Emptied files get another fnode. Shortened files are recorded anew as
+  `/.truncating`, and swapped in one append; `SQLiteStore` uses the suffix `.gazette-copy`. Users'
+  files may not have these names.
 """
