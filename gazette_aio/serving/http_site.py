@@ -12,7 +12,7 @@ from gazette_aio.serving.listener import Listener
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from aiohttp.abc import AbstractStreamWriter
     from aiohttp.http_parser import RawRequestMessage
@@ -21,6 +21,26 @@ if TYPE_CHECKING:
 FIRST_REQUEST_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 75.0
 LINGERING_SECONDS = 2.0
+_ALLOWED_HEADERS = (
+    "Cache-Control, Content-Language, Content-Length, Content-Type, Expires, Last-Modified, "
+    "Pragma, Authorization"
+)
+
+
+def cors_headers(request: web.BaseRequest, allowed: Collection[str]) -> dict[str, str]:
+    """Return headers of a response by which scripts of allowed origins may read it in a browser."""
+    origin = request.headers.get("Origin", "")
+    if not allowed:
+        return {}
+    # The answer depends on the origin: caches have to know.
+    if origin not in allowed:
+        return {"Vary": "Origin"}
+    return {
+        "Vary": "Origin",
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+        "Access-Control-Allow-Headers": _ALLOWED_HEADERS,
+    }
 
 
 class BoundedConnection(web.RequestHandler):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gazette_aio.cli.shell.groups import moved_behind_command
-from gazette_aio.cli.shell.settings import parse_settings
 
 INI = """\
 ; A comment.
@@ -64,16 +63,11 @@ def test_an_invalid_file_is_refused(inline: Any, settings: Path, line: str, reas
     assert f"gazctl.ini:2: {reason}" in done.err
 
 
-def test_settings_keep_repeated_keys() -> None:
-    settings = parse_settings('[a.B]\nx = 1\nx = "2\\n"\n', source="-")
-
-    assert settings["a.b"] == [("a.B", "x", "1", "-:2"), ("a.B", "x", "2\n", "-:3")]
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("Format = xml", "Format: 'xml' is not one of"),
+        ("RF = perhaps", "RF: 'perhaps' is not a valid boolean"),
         ("Timeout = soon", "Timeout: 'soon' is not a valid float"),
         ("Broker.AuthKeysFile = none", "Broker.AuthKeysFile: 'none': No such file"),
     ],
@@ -102,6 +96,21 @@ def test_shared_options_stand_before_the_command_too(given: str, expected: str) 
     moved = moved_behind_command(given.split(), {"--own"})
 
     assert moved == expected.split()
+
+
+@pytest.mark.parametrize("word", ["True", "1", "t", "yes", "on"])
+@pytest.mark.parametrize("key", ["RF", "Primary"])
+def test_words_of_flags(inline: Any, settings: Path, key: str, word: str) -> None:
+    settings.write_text(f"[journals.list]\n{key} = {word}\n")
+
+    assert f"\n{key} = true\n" in inline("print-config").text
+
+
+@pytest.mark.parametrize("word", ["False", "0", "f", "no", "off", ""])
+def test_words_of_flags_that_are_off(inline: Any, settings: Path, word: str) -> None:
+    settings.write_text(f"[journals.list]\nRF = {word}\n")
+
+    assert "\nRF = " not in inline("print-config").text
 
 
 async def test_options_before_the_command(broker_cli: Any, gazette_broker: Any) -> None:

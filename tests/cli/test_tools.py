@@ -19,7 +19,7 @@ from gazette_aio import __version__
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.advertised import examine_endpoints
-from gazette_aio.cli.tools.print_config import key_of, sections_of
+from gazette_aio.cli.tools.print_config import sections_of
 from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.consumer import Application, MemoryStore
 from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, json_adapter, parse_uuid
@@ -27,6 +27,7 @@ from gazette_aio.message.core import FORM
 from gazette_aio.protocol import FrameTooLargeError
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.go.ini import ini_line
+from gazette_aio.settings import key_of
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
 from tests import extent

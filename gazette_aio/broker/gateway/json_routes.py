@@ -25,6 +25,7 @@ from gazette_aio.broker.gateway.json_form import (
 )
 from gazette_aio.broker.service.read import ContentChunk
 from gazette_aio.protocol.service import LIST, READ
+from gazette_aio.serving.http_site import cors_headers
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
@@ -37,10 +38,6 @@ M = TypeVar("M", bound=Message)
 
 _MAX_DOCUMENT_BYTES = 256 << 10
 _INLINE_BYTES = 4 << 10
-_ALLOWED_HEADERS = (
-    "Cache-Control, Content-Language, Content-Length, Content-Type, Expires, Last-Modified, "
-    "Pragma, Authorization"
-)
 
 
 class JsonRoutes:
@@ -61,7 +58,7 @@ class JsonRoutes:
 
         Cancellation: aborts — a body ends without its last chunk.
         """
-        headers = self._cors_headers(request)
+        headers = cors_headers(request, self._allow_origins)
         if request.method == "OPTIONS":
             return web.Response(headers=headers)
         answer = _Stream(request, headers)
@@ -122,20 +119,6 @@ class JsonRoutes:
         if len(document) <= _INLINE_BYTES:
             return parse_message(cls, bytes(document))
         return await self._core.runtime.bulk.run(parse_message, cls, bytes(document))
-
-    def _cors_headers(self, request: web.BaseRequest) -> dict[str, str]:
-        origin = request.headers.get("Origin")
-        if not self._allow_origins:
-            return {}
-        # The answer depends on the origin: caches have to know.
-        if origin not in self._allow_origins:
-            return {"Vary": "Origin"}
-        return {
-            "Vary": "Origin",
-            "Access-Control-Allow-Origin": origin,
-            "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-            "Access-Control-Allow-Headers": _ALLOWED_HEADERS,
-        }
 
 
 class _Stream:

@@ -7,24 +7,19 @@ and options that don't exist are ignored, so that several programs can share a f
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.protocol.errors import ValidationError
-from gazette_aio.protocol.go.ini import IniLine, parse_ini
+from gazette_aio.settings import KEYS, plain, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-FILE_NAME: Final = "gazctl.ini"
+    from gazette_aio.protocol.go.ini import IniLine
 
-
-Settings = dict[str, list[IniLine]]
+Settings: TypeAlias = "dict[str, list[IniLine]]"
 """Settings by section, in lower case."""
 
 SHARED_SECTIONS: Final = {
@@ -35,57 +30,16 @@ SHARED_SECTIONS: Final = {
 }
 """Sections of options that commands of a group share, and how these options begin."""
 
-# Names of settings that aren't those of options.
-_NAMES: Final = {
-    "specspath": "specs",
-    "fromunix": "from",
-    "tounix": "to",
-    "sigttl": "urlttl",
-    "labels": "labelcolumns",
-    "offsetspath": "offsets",
-    "offsetsoutpath": "offsetsout",
-    "size": "cachesize",
-    "ttl": "cachettl",
-}
-_TRUE: Final = {"true", "1", "t", "yes", "on", ""}
-
 
 def load_settings() -> Settings:
     """Return the settings of the first file that exists, in this directory or the user's.
 
     Raises:
-        InputError: The file is invalid.
-        OSError: The file can't be read.
-    """
-    homes = [os.environ.get(name) for name in ("HOME", "USERPROFILE")]
-    directories = [Path(), *(Path(home, ".config", "gazette") for home in homes if home)]
-    for directory in directories:
-        path = directory / FILE_NAME
-        try:
-            return parse_settings(path.read_text("utf-8"), source=str(path))
-        except FileNotFoundError:
-            continue
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
-    return {}
-
-
-def parse_settings(text: str, *, source: str) -> Settings:
-    """Return the settings of a file.
-
-    Args:
-        text: Content of the file.
-        source: Name of the file in errors.
-
-    Raises:
-        InputError: A line is invalid.
+        ConfigurationError: The file can't be read or is invalid.
     """
     settings: Settings = {}
-    try:
-        for line in parse_ini(text, source=source):
-            settings.setdefault(line.section.lower(), []).append(line)
-    except ValidationError as error:
-        raise InputError(str(error)) from None
+    for line in read_settings("gazctl.ini"):
+        settings.setdefault(line.section.lower(), []).append(line)
     return settings
 
 
@@ -102,24 +56,24 @@ def arguments_of(
     Raises:
         InputError: An option can't have its value.
     """
-    known = {_plain(name): option for option in options for name in option.opts if len(name) > 2}
+    known = {plain(name): option for option in options for name in option.opts if len(name) > 2}
     arguments: list[str] = []
-    for plain, (_, key, value, where) in _settings_of(settings, path):
-        option = known.get(plain)
+    for key, line in _settings_of(settings, path):
+        option = known.get(key)
         if option is None:
             continue
         name = max(option.opts, key=len)
+        kind = click.BOOL if option.is_flag else option.type
+        text = line.value or "false" if option.is_flag else line.value
+        try:
+            with click.Context(click.Command(None)) as context:  # Closes what it opens.
+                value = kind.convert(text, option, context)
+        except click.BadParameter as error:
+            raise InputError(f"{line.where}: {line.key}: {error.message}") from None
         if not option.is_flag:
-            try:
-                with click.Context(click.Command(None)) as context:  # Closes what it opens.
-                    option.type.convert(value, option, context)
-            except click.BadParameter as error:
-                raise InputError(f"{where}: {key}: {error.message}") from None
-            arguments.append(f"{name}={value}")
-        elif value.lower() in _TRUE:
-            arguments.append(name)
+            arguments.append(f"{name}={text}")
         else:
-            arguments += option.secondary_opts
+            arguments += [name] if value else option.secondary_opts
     return arguments
 
 
@@ -131,10 +85,6 @@ def _settings_of(settings: Settings, path: Sequence[str]) -> Iterable[tuple[str,
         shared = {f"{group}.{name}".rstrip("."): begin for name, begin in SHARED_SECTIONS.items()}
         sections = {**shared, **sections}
     for section, begin in sections.items():
-        for setting in settings.get(section, ()):
-            plain = _plain(setting.key)
-            yield _plain(begin) + _NAMES.get(plain, plain), setting
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[-_.]", "", name.lower())
+        for line in settings.get(section, ()):
+            key = plain(line.key)
+            yield plain(begin) + KEYS.get(key, key), line

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import textwrap
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.settings import SHARED_SECTIONS, Settings, arguments_of, load_settings
-from gazette_aio.protocol.go.ini import ini_line
+from gazette_aio.settings import setting_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SECRETS: Final = ("auth-keys", "auth-token")
-# Keys of `gazctl` that aren't the names of its options.
-_KEYS: Final = {
-    "specs": "SpecsPath",
-    "from": "FromUnix",
-    "to": "ToUnix",
-    "url-ttl": "SigTTL",
-    "label-columns": "Labels",
-    "offsets": "OffsetsPath",
-    "offsets-out": "OffsetsOutPath",
-    "cache.size": "Size",
-    "cache.ttl": "TTL",
-    "rf": "RF",
-    "id": "ID",
-    "trusted-ca-file": "TrustedCAFile",
-}
 _TITLES: Final = {"logging": "Logging", "broker": "Broker", "consumer": "Consumer", "": ""}
 
 
@@ -48,7 +29,7 @@ def print_config(context: click.Context) -> None:
     for section, options in sections_of(context, root):
         print_line(f"[{section}]")
         for option, name in options:
-            for line in _lines(section, option, name, settings):
+            for line in setting_lines(option, name, _given(section, option, settings)):
                 print_line(line)
         print_line()
 
@@ -93,26 +74,6 @@ def _long(option: click.Option) -> str:
     return "format" if "format" in names else names[0]
 
 
-def _lines(section: str, option: click.Option, name: str, settings: Settings) -> Iterator[str]:
-    width = shutil.get_terminal_size().columns
-    for line in textwrap.wrap(option.help or "", max(width, 40) - 2):
-        yield f"; {line}"
-    key = key_of(name)
-    given = _given(section, option, settings)
-    if given and name.removeprefix("broker.") in _SECRETS:
-        yield f"; {key} is set, and isn't printed"
-    elif given:
-        yield from (ini_line(key, value) for value in given)
-    else:
-        yield f"; {ini_line(key, _default(option))}"
-    yield ""
-
-
-def key_of(name: str) -> str:
-    """Return the key of an option by its name in its section."""
-    return _KEYS.get(name) or "".join(map(str.capitalize, re.split(r"[-.]", name)))
-
-
 def _given(section: str, option: click.Option, settings: Settings) -> list[str]:
     """Return the values of an option in the file or the environment."""
     group, _, rest = section.partition(".")
@@ -131,12 +92,3 @@ def _value(option: click.Option, argument: str) -> str:
     if option.is_flag:
         return "false" if argument in option.secondary_opts else "true"
     return argument.partition("=")[2]
-
-
-def _default(option: click.Option) -> str:
-    default = option.default
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, (str, int, float)):
-        return str(default)
-    return ""

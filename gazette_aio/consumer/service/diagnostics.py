@@ -9,11 +9,11 @@ from aiohttp import web
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.serving.http_site import SiteRunner
+from gazette_aio.serving.http_site import SiteRunner, cors_headers
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 
 class Diagnostics(Owner):
@@ -25,13 +25,19 @@ class Diagnostics(Owner):
     Args:
         ready: Tells whether the member is ready.
         metrics: Returns the metrics and their content type, or None if there are none.
+        allow_origin: Origins whose scripts may read the answers in a browser.
     """
 
     def __init__(
-        self, ready: Callable[[], bool], metrics: Callable[[], tuple[bytes, str]] | None
+        self,
+        ready: Callable[[], bool],
+        metrics: Callable[[], tuple[bytes, str]] | None,
+        *,
+        allow_origin: Collection[str] = (),
     ) -> None:
         self._ready = ready
         self._metrics = metrics
+        self._allow_origin = allow_origin
         self._runner: SiteRunner | None = None
 
     def __repr__(self) -> str:
@@ -51,6 +57,7 @@ class Diagnostics(Owner):
         Cancellation: safe — call `aclose()`.
         """
         app = web.Application()
+        app.on_response_prepare.append(self._add_headers)
         app.router.add_get("/debug/ready", self._answer_ready)
         app.router.add_get("/debug/metrics", self._answer_metrics)
         runner = self._runner = SiteRunner(app)
@@ -68,6 +75,9 @@ class Diagnostics(Owner):
         if (runner := self._runner) is not None:
             self._runner = None
             await finish(runner.cleanup())
+
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(cors_headers(request, self._allow_origin))
 
     async def _answer_ready(self, _request: web.Request) -> web.Response:
         if self._ready():

@@ -7,7 +7,8 @@ import math
 import os
 import secrets
 import socket as sockets
-from pathlib import Path  # noqa: TC003 - Type hints are evaluated.
+from collections.abc import Sequence  # noqa: TC003 - Type hints are evaluated.
+from pathlib import Path  # noqa: TC003 - As above.
 from typing import Final
 
 import gazette_aio.protocol as pb
@@ -103,6 +104,8 @@ class ConsumerOptions:
     """File in PEM format of authorities of other members; None trusts the built-in ones."""
     max_grpc_recv_size: int = 4 << 20
     """Longest message that the server accepts, in bytes."""
+    allow_origin: Sequence[str] = ()
+    """Origins, such as `https://example.com`, whose scripts may read diagnostics from a browser."""
 
     def __post_init__(self) -> None:
         for name, port in (("port", self.port), ("http_port", self.http_port)):
@@ -123,6 +126,8 @@ class ConsumerOptions:
         for name in ("watch_delay", "exit_timeout", "stop_timeout", "release_timeout"):
             if not (value := getattr(self, name)) >= 0:
                 raise pb.ConfigurationError(f"{name} must not be negative (not {value})")
+        if isinstance(self.allow_origin, str):
+            raise pb.ConfigurationError("allow_origin must be several origins, not a string")
         if self.auth_keys and self.auth_keys_file is not None:
             raise pb.ConfigurationError("auth_keys and auth_keys_file can't both be given")
         if (self.peer_cert_file is None) != (self.peer_cert_key_file is None):

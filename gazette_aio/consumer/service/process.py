@@ -6,8 +6,9 @@ import asyncio
 import functools
 import logging
 import os
+import ssl
 import sys
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +23,17 @@ from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.parts import http_endpoint
 from gazette_aio.consumer.service.service import Service
 from gazette_aio.consumer.service.settings import (
-    FILE_NAME,
     SETTINGS,
-    combine,
+    file_values,
     print_config,
     process_config,
-    read_file,
 )
 from gazette_aio.consumer.service.signals import StopSignals
 from gazette_aio.logs import configure_logs
 from gazette_aio.protocol.shown import shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.client import JournalClient
@@ -111,29 +110,41 @@ def command(application: Application[Any, Any]) -> click.Group:
     """Return the command line of a consumer's program, to be part of another one."""
 
     @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-    def group() -> None:
-        pass
+    @click.pass_context
+    def group(context: click.Context) -> None:
+        with _usage():
+            context.default_map = dict.fromkeys(("serve", "print-config"), file_values())
 
     group.help = f"Run {type(application).__name__}, a consumer of Gazette journals."
 
-    @group.command("serve", help="Serve shards until SIGTERM or Ctrl-C.")
-    @_settings
-    def serve(**flags: str | None) -> None:
-        config = _config(flags)
+    @group.command("serve", params=list(SETTINGS), help="Serve shards until SIGTERM or Ctrl-C.")
+    def serve(**values: Any) -> None:
+        with _usage():
+            config = process_config(values)
         configure_logs(config.log_level, config.log_format)
+        if values["debug_private"] and config.consumer.http_port is None:
+            _logger.warning("--debug.private without --debug.port: diagnostics aren't served")
         try:
             asyncio.run(_serve(application, config))
         except (pb.GazetteError, OSError) as error:
             raise click.ClickException(shown_text(str(error))) from None
 
-    @group.command("print-config", help="Print all settings, and exit.")
-    @_settings
-    def show(**flags: str | None) -> None:
-        values = _values(flags)
-        _checked(values)
-        click.echo(print_config(values), nl=False)  # noqa: TID251 - Its values are quoted.
+    @group.command("print-config", params=list(SETTINGS), help="Print all settings, and exit.")
+    @click.pass_context
+    def show(context: click.Context, /, **values: Any) -> None:
+        with _usage():
+            process_config(values)
+        click.echo("\n".join(print_config(context)))  # noqa: TID251 - Its values are quoted.
 
     return group
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    try:
+        yield
+    except (pb.ConfigurationError, pb.ValidationError) as error:
+        raise click.UsageError(str(error)) from None
 
 
 async def _serve(application: Application[Any, Any], config: ProcessConfig) -> None:
@@ -183,50 +194,17 @@ async def _start_diagnostics(stack: AsyncExitStack, service: Service, port: int)
     options, metrics = service.options, service.metrics
     tls = await service.server_tls()
     diagnostics = Diagnostics(
-        lambda: service.is_ready, metrics.text if metrics is not None else None
+        lambda: service.is_ready,
+        metrics.text if metrics is not None else None,
+        allow_origin=options.allow_origin,
     )
     # Entered first: a cancelled start leaves nothing behind.
     await stack.enter_async_context(diagnostics)
     context = tls.context if tls is not None else None
+    if context is not None:
+        context.verify_mode = ssl.CERT_NONE  # Probes and Prometheus have no certificates.
     port = await diagnostics.start(options.bind, port, context)
     service.http_endpoint = http_endpoint(options, port, tls)
-
-
-def _settings(function: Callable[..., None]) -> Callable[..., None]:
-    for setting in reversed(SETTINGS):
-        default = f"  [default: {setting.default}]" if setting.default else ""
-        function = click.option(
-            f"--{setting.flag}",
-            _parameter(setting.flag),
-            metavar="TEXT",
-            help=f"{setting.help} (${setting.environment}){default}",
-        )(function)
-    return function
-
-
-def _parameter(flag: str) -> str:
-    return flag.replace(".", "_").replace("-", "_")
-
-
-def _values(flags: Mapping[str, str | None]) -> dict[str, str]:
-    given = {setting.flag: flags[_parameter(setting.flag)] for setting in SETTINGS}
-    homes = [Path(os.environ[name]) for name in ("HOME", "UserProfile") if os.environ.get(name)]
-    paths = [Path(FILE_NAME), *(home / ".config" / "gazette" / FILE_NAME for home in homes)]
-    try:
-        return combine(given, os.environ, read_file(paths))
-    except pb.ConfigurationError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _checked(values: Mapping[str, str]) -> ProcessConfig:
-    try:
-        return process_config(values)
-    except (pb.ConfigurationError, pb.ValidationError) as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _config(flags: Mapping[str, str | None]) -> ProcessConfig:
-    return _checked(_values(flags))
 
 
 @functools.cache

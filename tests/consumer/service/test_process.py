@@ -47,16 +47,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 
 
-def test_settings_are_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CONSUMER_LIMIT", "7")
-    result = CliRunner().invoke(command(Summing()), ["print-config", "--etcd.lease", "9s"])
-    assert result.exit_code == 0
-    assert "[consumer]\n" in result.output
-    assert "\nlimit = 7\n" in result.output
-    assert "\nlease = 9s\n" in result.output
-
-
 @pytest.mark.parametrize(
     "args",
     [["serve", "--consumer.limit", "no"], ["serve", "--unknown"], ["nothing"]],
@@ -71,7 +61,7 @@ def test_wrong_usage(args: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_help_names_variables() -> None:
     result = CliRunner().invoke(command(Summing()), ["serve", "--help"])
     assert result.exit_code == 0
-    assert "$ETCD_LEASE_TTL" in result.output
+    assert "ETCD_LEASE_TTL" in result.output
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
@@ -83,6 +73,19 @@ async def test_diagnostics(is_ready: bool) -> None:
             assert response.status == (200 if is_ready else 503)
         async with session.get(f"http://127.0.0.1:{port}/debug/metrics") as response:
             assert (await response.read(), response.content_type) == (b"one 1\n", "text/plain")
+
+
+@pytest.mark.parametrize(("origin", "is_allowed"), [("http://a", True), ("http://c", False)])
+async def test_scripts_of_allowed_origins_may_read_diagnostics(
+    origin: str, is_allowed: bool
+) -> None:
+    diagnostics = Diagnostics(lambda: True, None, allow_origin=("http://a", "http://b"))
+    async with diagnostics, aiohttp.ClientSession(headers={"Origin": origin}) as session:
+        port = await diagnostics.start("127.0.0.1", 0)
+        async with session.get(f"http://127.0.0.1:{port}/debug/ready") as response:
+            allowed = response.headers.get("Access-Control-Allow-Origin")
+            assert allowed == (origin if is_allowed else None)
+            assert response.headers["Vary"] == "Origin"
 
 
 async def test_diagnostics_end_half_sent_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,6 +290,9 @@ async def test_the_port_of_diagnostics_is_told(
         certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
         consumer["server_cert_file"] = tmp_path / "cert.pem"
         consumer["server_cert_key_file"] = tmp_path / "key.pem"
+        # Clients of RPCs need certificates, but neither probes nor Prometheus have any.
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        consumer["server_ca_file"] = tmp_path / "ca.pem"
         tls = ssl.create_default_context()
         authority.configure_trust(tls)
         monkeypatch.setattr(
