@@ -20,7 +20,7 @@ from gazette_aio import ACK_TXN, ReadCommittedIter, json_adapter
 from gazette_aio.client import AppendService
 from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
 from gazette_aio.consumer.application.hooks import Hooks
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
+from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Clock, Publisher
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec

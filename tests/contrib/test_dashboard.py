@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gazette_aio.broker.host.metrics import FAMILIES
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
-from gazette_aio.consumer.transactions.observer import TransactionReport
+from gazette_aio.consumer.transactions.machine import Durations, Transaction
 from gazette_aio.contrib.prometheus import PrometheusMetrics
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text("utf-8"))
@@ -42,7 +42,11 @@ def labels() -> dict[str, frozenset[str]]:
     clients.append_bytes("a/journal", 1)
     clients.fragment_open("a/journal", "GZIP", 1, 1)
     consumers.add(Member())
-    consumers.acknowledged("/key", TransactionReport(1, 1, {"a/journal": 1}, 1, 1, 1, 1, 1, 1))
+    times = {"since": 0.0, "began": 0.0, "stalled": 0.0, "prepare_began": 0.0, "prepare_done": 0.0}
+    transaction = Transaction(
+        Durations(0, 1), **times, committed=0.0, acknowledged=0.0, read_through={"a/journal": 1}
+    )
+    consumers.acknowledged("/key", transaction)
     consumers.solved(0.1)
     found = {family.name: frozenset(family.labels) for family in FAMILIES}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 import gazette_aio.protocol as pb
 from gazette_aio import Publisher, connect, json_adapter
 from gazette_aio.client import RetryPolicy
-from gazette_aio.consumer.service.metrics_feed import TransactionSpans
-from gazette_aio.consumer.transactions.observer import Observers, TransactionReport
+from gazette_aio.consumer.service.metrics_feed import record_transaction
+from gazette_aio.consumer.transactions.machine import Durations, Transaction
 from gazette_aio.contrib.otel import OpenTelemetryTracing
 from gazette_aio.contrib.prometheus import PrometheusMetrics
 from gazette_aio.logs import LogFormatter
@@ -123,8 +123,19 @@ async def test_transactions(client, spans):
 
 
 def test_transactions_of_consumers(spans):
-    observer = Observers(TransactionSpans(OpenTelemetryTracing(spans), "/key"))
-    observer.acknowledged(TransactionReport(3, 30, {"a/journal": 9}, 100, 1, 0, 0.5, 0.25, -1e-9))
+    transaction = Transaction(
+        Durations(0, 1),
+        since=0,
+        messages=3,
+        size_bytes=30,
+        began=100,
+        stalled=101,
+        prepare_began=101,
+        prepare_done=101.5,
+        committed=101.75,
+        acknowledged=101.75 - 1e-9,
+    )
+    record_transaction(OpenTelemetryTracing(spans), "/key", transaction)
 
     (span,) = spans.named("consume")
     assert span.end_time - span.start == 1_750_000_000

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from gazette_aio.consumer.allocator.allocate import Round
-    from gazette_aio.consumer.transactions.observer import TransactionReport
+    from gazette_aio.consumer.transactions.machine import Transaction
 
 _PHASES = (
     ("not_running", "10-not-running", "sync"),
@@ -195,22 +195,23 @@ class ConsumerMetrics(Collector):
         """Count a solution of the allocation."""
         self._solutions.observe(seconds)
 
-    def acknowledged(self, shard: str, report: TransactionReport) -> None:
+    def acknowledged(self, shard: str, transaction: Transaction) -> None:
         """Count a transaction.
 
         Args:
             shard: Key of the shard.
-            report: The transaction.
+            transaction: The transaction.
         """
         self._transactions.labels(shard).inc()
-        self._messages.labels(shard).inc(report.messages)
-        self._bytes.labels(shard).inc(report.size_bytes)
+        self._messages.labels(shard).inc(transaction.messages)
+        self._bytes.labels(shard).inc(transaction.size_bytes)
         journals = self._shards.setdefault(shard, set())
-        for journal, offset in report.read_through.items():
+        for journal, offset in transaction.read_through.items():
             journals.add(journal)
             self._heads.labels(shard, journal).set(offset)
+        seconds = transaction.phase_seconds()
         for name, phase, kind in _PHASES:
-            self._phases.labels(shard, phase, kind).inc(max(getattr(report, name), 0.0))
+            self._phases.labels(shard, phase, kind).inc(seconds[name])
 
     def message_failed(self, shard: str, action: str) -> None:
         """Count a decision about a message that can't be consumed.

@@ -9,57 +9,23 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.tracing import Tracing
     from gazette_aio.consumer.allocator.observed import ObservedGroup
-    from gazette_aio.consumer.service.metrics import ConsumerMetrics
     from gazette_aio.consumer.shards.local_shards import LocalShards
-    from gazette_aio.consumer.transactions.observer import TransactionReport
+    from gazette_aio.consumer.transactions.machine import Transaction
 
 
-class TransactionCounter:
-    """Observer of the transactions of one shard.
-
-    Args:
-        metrics: Where to count them.
-        key: Key of the shard.
-    """
-
-    def __init__(self, metrics: ConsumerMetrics, key: str) -> None:
-        self._metrics = metrics
-        self._key = key
-
-    def acknowledged(self, report: TransactionReport, /) -> None:
-        """Count a transaction."""
-        self._metrics.acknowledged(self._key, report)
-
-    def message_failed(self, action: str, /) -> None:
-        """Count a decision about a message that can't be consumed."""
-        self._metrics.message_failed(self._key, action)
-
-
-class TransactionSpans:
-    """Observer that records the transactions of one shard as spans.
+def record_transaction(tracing: Tracing, shard: str, transaction: Transaction) -> None:
+    """Record a transaction as a span, from its first message to its last acknowledgement.
 
     Args:
-        tracing: Where to record them.
-        key: Key of the shard.
+        tracing: Where to record it.
+        shard: Key of the shard.
+        transaction: The transaction.
     """
-
-    def __init__(self, tracing: Tracing, key: str) -> None:
-        self._tracing = tracing
-        self._key = key
-
-    def acknowledged(self, report: TransactionReport, /) -> None:
-        """Record a transaction, from its first message to its last acknowledgement."""
-        phases = {
-            name: max(getattr(report, name), 0.0)
-            for name in ("consuming", "stalled", "preparing", "committing", "acknowledging")
-        }
-        counts = {"gazette.messages": report.messages, "gazette.bytes": report.size_bytes}
-        times = {f"gazette.{name}_ms": int(1000 * seconds) for name, seconds in phases.items()}
-        shard = {"gazette.shard": self._key}
-        self._tracing.record("consume", sum(phases.values()), {**shard, **counts, **times})
-
-    def message_failed(self, action: str, /) -> None:
-        """Record nothing."""
+    phases = transaction.phase_seconds()
+    del phases["not_running"]
+    counts = {"gazette.messages": transaction.messages, "gazette.bytes": transaction.size_bytes}
+    times = {f"gazette.{name}_ms": int(1000 * seconds) for name, seconds in phases.items()}
+    tracing.record("consume", sum(phases.values()), {"gazette.shard": shard, **counts, **times})
 
 
 class MemberView:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.handlers import Peers
-from gazette_aio.consumer.service.metrics_feed import TransactionCounter, TransactionSpans
+from gazette_aio.consumer.service.metrics_feed import record_transaction
 from gazette_aio.consumer.shards.host import ShardHost
 from gazette_aio.consumer.shards.local_shards import LocalShards
 from gazette_aio.consumer.shards.resolver import Resolver
 from gazette_aio.consumer.shards.restarts import Restarts
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
-from gazette_aio.consumer.transactions.observer import Observers
+from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.protocol.consumer import ConsumerSpec, GetHintsRequest
 from gazette_aio.serving.address import url_host
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.service.options import ConsumerOptions
     from gazette_aio.consumer.service.service import Service
-    from gazette_aio.consumer.transactions.observer import TransactionObserver
+    from gazette_aio.consumer.transactions.machine import Transaction
     from gazette_aio.consumer.transactions.progress import ProgressCell
     from gazette_aio.protocol.consumer import GetHintsResponse
     from gazette_aio.serving.server import GrpcServer
@@ -107,13 +107,13 @@ def _session_of(service: Service) -> MemberSession:
     )
 
 
-def _observer_of(service: Service, shard: str) -> TransactionObserver:
-    observers: list[TransactionObserver] = []
+def _observers_of(service: Service) -> list[Callable[[str, Transaction], object]]:
+    observers: list[Callable[[str, Transaction], object]] = []
     if service.metrics is not None:
-        observers.append(TransactionCounter(service.metrics, shard))
+        observers.append(service.metrics.acknowledged)
     if (tracing := service.client.context.tracing) is not None:
-        observers.append(TransactionSpans(tracing, shard))
-    return Observers(*observers)
+        observers.append(partial(record_transaction, tracing))
+    return observers
 
 
 def _host_of(service: Service, session: MemberSession) -> ShardHost:
@@ -139,7 +139,8 @@ def _host_of(service: Service, session: MemberSession) -> ShardHost:
             hooks,
             store,
             progress=progress,
-            observer=_observer_of(service, shard.fqn),
+            observers=_observers_of(service),
+            on_decision=None if metrics is None else metrics.message_failed,
             publish_clock_delta=lambda: service.publish_clock_delta,
             recovery_log=recovery_log,
             renew_publisher=renew_publisher,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gazette_aio.consumer.shards.log_recovery import recovery_of
 from gazette_aio.consumer.shards.restarts import Restarts
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
+from gazette_aio.consumer.transactions.primary import PrimaryLoop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -51,6 +51,8 @@ class Intake(Owner):
         """Whether the messages after the ready ones have to be read again, by `read_again()`."""
         self.has_ended: bool = False
         """Whether reading has ended, and all that was read is handled."""
+        self.has_read: bool = True
+        """Whether a MessageProducer has read any message, or the framework reads."""
         self._engine = engine
         self._current: Content | None = None  # The ready messages are of it.
         self._handled: set[Content] = set()  # Since the last checkpoint.

@@ -27,7 +27,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol.errors import TransactionError
 
@@ -45,36 +46,61 @@ class Durations:
     """Whether pending messages keep the transaction open, up to the maximum."""
 
 
-class Phase(Enum):
-    """Phase of a transaction that started to commit."""
-
-    COMMITTING = auto()
-    ACKNOWLEDGING = auto()
-    ACKNOWLEDGED = auto()
+PHASES: Final = (
+    "not_running",
+    "consuming",
+    "stalled",
+    "preparing",
+    "committing",
+    "acknowledging",
+)
+"""Phases of a transaction, between its times."""
 
 
 @dataclass(slots=True)
-class TransactionState:
-    """A transaction. Times are of the driver's clock, None if not reached."""
+class Transaction:
+    """A transaction. Times are of the loop's clock, in seconds, and None if not reached."""
 
     durations: Durations
     since: float
     """When the preparation of the transaction before was done."""
     is_restored: bool = False
     """Whether it stands for the transaction of a restored checkpoint."""
-    phase: Phase = Phase.COMMITTING
     messages: int = 0
+    """Number of consumed messages."""
     size_bytes: int = 0
+    """Bytes of consumed messages in their journals."""
     is_min_elapsed: bool = False
     is_max_elapsed: bool = False
     began: float | None = None
+    """When it began, before its first message."""
     stalled: float | None = None
+    """When its maximum duration elapsed though the transaction before wasn't acknowledged; or
+    else when the preparation began."""
     prepare_began: float | None = None
     prepare_done: float | None = None
+    """When the commit started."""
     committed: float | None = None
     acknowledged: float | None = None
-    offsets: dict[str, int] = field(default_factory=dict[str, int])
+    """When the last acknowledgement was appended."""
+    read_through: dict[str, int] = field(default_factory=dict[str, int])
     """Offsets to report as progress, by journal."""
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Return the duration of each phase of a transaction that is acknowledged."""
+        times = (
+            self.since,
+            self.began,
+            self.stalled,
+            self.prepare_began,
+            self.prepare_done,
+            self.committed,
+            self.acknowledged,
+        )
+        reached = [at for at in times if at is not None]
+        assert len(reached) == len(times), "the transaction isn't acknowledged"
+        seconds = (max(end - begin, 0.0) for begin, end in pairwise(reached))
+        return dict(zip(PHASES, seconds, strict=True))
 
 
 class Action(Enum):
@@ -114,12 +140,11 @@ class TransactionMachine:
     ) -> None:
         self.deadline: float | None = None
         """When the minimum or maximum duration elapses, if a timer is needed."""
-        self.prior: TransactionState = TransactionState(
-            durations, now, is_restored=True, phase=Phase.ACKNOWLEDGING, offsets=offsets
+        self.prior: Transaction = Transaction(
+            durations, now, is_restored=True, committed=now, read_through=offsets
         )
         """The transaction before, at first that of the restored checkpoint."""
-        self.prior.prepare_done = now
-        self.current: TransactionState = TransactionState(durations, now)
+        self.current: Transaction = Transaction(durations, now)
         """The transaction that consumes."""
         self._intake = intake
         self._is_stopped = False  # Whether the current transaction reads no further messages.
@@ -154,13 +179,13 @@ class TransactionMachine:
         prior = self.prior
         # Invariant: recovered acknowledgements precede all messages that are published. Readers
         # would take a late one for the rollback of these.
-        if prior.is_restored and prior.phase is not Phase.ACKNOWLEDGED:
+        if prior.is_restored and prior.acknowledged is None:
             return Action.WAIT
         return Action.BEGIN
 
     def _blocks(self) -> bool:
         current = self.current
-        if self.prior.phase is not Phase.ACKNOWLEDGED:
+        if self.prior.acknowledged is None:
             return True
         if not self.is_reading and not current.messages:
             return False
@@ -187,7 +212,7 @@ class TransactionMachine:
         self.deadline = None
         current.is_max_elapsed = True
         self._is_stopped = True
-        if self.prior.phase is not Phase.ACKNOWLEDGED:
+        if self.prior.acknowledged is None:
             current.stalled = now
 
     # Outcomes of actions.
@@ -223,9 +248,9 @@ class TransactionMachine:
         """
         if self.current.began is not None or self._intake.ready or self._intake.is_replaying:
             return False  # The checkpoint of the current transaction reports progress.
-        if self.prior.phase is Phase.ACKNOWLEDGED:
+        if self.prior.acknowledged is not None:
             return True
-        self.prior.offsets[journal] = offset
+        self.prior.read_through[journal] = offset
         return False
 
     # The commit.
@@ -245,27 +270,19 @@ class TransactionMachine:
             durations: Bounds of the next transaction.
             now: Present time.
         """
-        assert self.prior.phase is Phase.ACKNOWLEDGED, "transactions commit one after the other"
+        assert self.prior.acknowledged is not None, "transactions commit one after the other"
         self.prior = self.current
-        self.prior.offsets = offsets
+        self.prior.read_through = offsets
         self.prior.prepare_done = now
-        self.current = TransactionState(durations, now)
+        self.current = Transaction(durations, now)
         self.deadline = None
         self._is_stopped = False
 
     def committed(self, now: float) -> None:
         """The prior transaction has committed."""
         self.prior.committed = now
-        self.prior.phase = Phase.ACKNOWLEDGING
 
-    def acknowledged(self, now: float) -> TransactionState:
-        """All acknowledgements of the prior transaction, if any, were appended.
-
-        Returns:
-            The transaction, whose offsets are to be published as progress.
-        """
-        prior = self.prior
-        assert prior.phase is Phase.ACKNOWLEDGING, "a transaction is acknowledged once committed"
-        prior.acknowledged = now
-        prior.phase = Phase.ACKNOWLEDGED
-        return prior
+    def acknowledged(self, now: float) -> None:
+        """All acknowledgements of the prior transaction, if any, were appended."""
+        assert self.prior.committed is not None, "a transaction is acknowledged once committed"
+        self.prior.acknowledged = now

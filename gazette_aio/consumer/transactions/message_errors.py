@@ -27,11 +27,10 @@ from gazette_aio.protocol.errors import (
 from gazette_aio.protocol.status_errors import text_without_endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
-    from gazette_aio.consumer.transactions.observer import TransactionObserver
     from gazette_aio.message import Envelope, Mapping, Publisher
 
 _logger = logging.getLogger(__name__)
@@ -86,13 +85,15 @@ class MessageErrors:
     Args:
         hooks: Hooks of the application.
         shard: The shard.
-        observer: Told of each decision.
+        on_decision: Called with the shard's key and each decision; None for nobody.
     """
 
-    def __init__(self, hooks: Hooks, shard: Shard, observer: TransactionObserver) -> None:
+    def __init__(
+        self, hooks: Hooks, shard: Shard, on_decision: Callable[[str, str], object] | None
+    ) -> None:
         self._hooks = hooks
         self._shard = shard
-        self._observer = observer
+        self._on_decision = on_decision
         self._suspects: dict[tuple[str, int], Suspect] = {}
         self._passed: list[tuple[str, int]] = []
 
@@ -145,7 +146,7 @@ class MessageErrors:
         hook = "consume_message()" if self._hooks.consume_batch is None else "consume_batch()"
         name = f"{place_of(envelopes)}: {hook}"
         if not self._hooks.decides_errors or isinstance(error, _OF_SHARD):
-            self._observer.message_failed("fail")
+            self._decided("fail")
             raise explained(name, error)
         if len(envelopes) > 1:
             # Which of them it is shows when each is consumed by a call of its own.
@@ -174,7 +175,7 @@ class MessageErrors:
         assert error is not None, "it can't be decoded for a reason"
         name = f"{place_of([envelope])} can't be decoded"
         if not self._hooks.decides_errors:
-            self._observer.message_failed("fail")
+            self._decided("fail")
             raise explained(name, error)
         if not await self._decide(envelope, suspect, name, error):
             raise explained(name, error)
@@ -195,25 +196,29 @@ class MessageErrors:
             if seconds is not None:
                 number = f"{suspect.failures} of {action.times}"
                 self._log([envelope], f"{text}; retry {number} follows in {seconds:g} s")
-                self._observer.message_failed("retry")
+                self._decided("retry")
                 self._passed.clear()
                 raise RepeatedError(text, seconds) from error
             action = action.then
         match action:
             case Fail():
-                self._observer.message_failed("fail")
+                self._decided("fail")
                 return False
             case Skip():
                 self._log([envelope], f"{text}; the message is skipped")
-                self._observer.message_failed("skip")
+                self._decided("skip")
             case DeadLetter():
                 self._log([envelope], f"{text}; the message becomes a dead letter")
-                self._observer.message_failed("dead_letter")
+                self._decided("dead_letter")
         suspect.action = action
         # Surrogates, which a text may quote, aren't UTF-8.
         reason = text_without_endpoint(error).encode(errors="backslashreplace").decode()
         suspect.cause = type(error).__name__, reason
         return True
+
+    def _decided(self, action: str) -> None:
+        if self._on_decision is not None:
+            self._on_decision(self._shard.fqn, action)
 
     def _log(self, envelopes: Sequence[Envelope[Any]], text: str) -> None:
         extra = {

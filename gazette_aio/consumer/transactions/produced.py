@@ -146,7 +146,6 @@ class ProducedIntake(Intake):
         engine = _Engine(shard.spec, checkpoint)
         super().__init__(engine)
         self.has_read: bool = False
-        """Whether any message was read."""
         self._hooks = hooks
         self._shard = shard
         self._store = store

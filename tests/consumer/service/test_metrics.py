@@ -7,10 +7,22 @@ from prometheus_client import CollectorRegistry
 
 from gazette_aio.consumer.allocator.allocate import Round
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
-from gazette_aio.consumer.transactions.observer import TransactionReport
+from gazette_aio.consumer.transactions.machine import Durations, Transaction
 
 KEY = "/consumers/items/part-000"
-REPORT = TransactionReport(3, 60, {"a/source": 99}, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+TRANSACTION = Transaction(
+    Durations(0, 1),
+    since=0,
+    messages=3,
+    size_bytes=60,
+    began=1,
+    stalled=3,
+    prepare_began=6,
+    prepare_done=10,
+    committed=15,
+    acknowledged=21,
+    read_through={"a/source": 99},
+)
 
 
 class View:
@@ -44,8 +56,8 @@ def samples(metrics):
 
 def test_names_and_labels(metrics):
     metrics.add(View())
-    metrics.acknowledged(KEY, REPORT)
-    metrics.acknowledged(KEY, REPORT)
+    metrics.acknowledged(KEY, TRANSACTION)
+    metrics.acknowledged(KEY, TRANSACTION)
     metrics.converged(Round(added=1, removed=2, packed=3))
     metrics.solved(0.5)
     metrics.recovered(7)
@@ -83,7 +95,7 @@ def test_names_and_labels(metrics):
 def test_shards_that_have_left_are_forgotten(metrics):
     view = View()
     metrics.add(view)
-    metrics.acknowledged(KEY, REPORT)
+    metrics.acknowledged(KEY, TRANSACTION)
     metrics.message_failed(KEY, "dead_letter")
     view.keys = ()
     assert not [name for name, *labels in samples(metrics) if KEY in labels]

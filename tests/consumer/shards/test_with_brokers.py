@@ -17,7 +17,7 @@ from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.consumer.recoverylog import encode_hints
 from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
+from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.recoverylog import FSMHints

@@ -9,7 +9,7 @@ from typing import Any, Self
 import gazette_aio.protocol as pb
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application.hooks import Hooks
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
+from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import ACK_TXN, Clock, Envelope, Publisher, json_adapter
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
@@ -212,7 +212,8 @@ class Clocked:
             Hooks(self.application),
             self.store,
             progress=self.progress,
-            observer=self.observer,
+            observers=[self.observer.acknowledged],
+            on_decision=self.observer.decided,
             **self.options,
         )
 

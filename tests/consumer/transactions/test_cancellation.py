@@ -14,11 +14,10 @@ from gazette_aio.consumer.application import DeadLetter, DeferToNextTransaction,
 from gazette_aio.consumer.transactions import (
     acknowledgements,
     consuming,
-    driver,
     finisher,
     message_errors,
+    primary,
     produced,
-    run,
 )
 from gazette_aio.message import Clock, Envelope, Publisher, SequencerCheckpoint, json_adapter
 from gazette_aio.message.publishing import backlog
@@ -31,7 +30,7 @@ from tests.consumer.transactions.test_loop_clocked import INTENT
 from tests.consumer.transactions.world import OUT, read_through, shard_spec, to_out
 from tests.waiting import eventually, turns
 
-MODULES = (acknowledgements, consuming, driver, finisher, message_errors, produced, run)
+MODULES = (acknowledgements, consuming, finisher, message_errors, primary, produced)
 FINISHED = {"aclose", "_ended", "_awaited", "_read"}
 """Functions that are awaited to their end, whatever is cancelled, or by another task."""
 AGAIN = {"committing: await finish(self._ended(ending))"}
@@ -349,7 +348,7 @@ def small_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_turns, "SLICE_SECONDS", -1.0)
     monkeypatch.setattr(consuming, "QUEUED_BYTES", 1)
     monkeypatch.setattr(backlog, "MAX_BYTES", 200)
-    monkeypatch.setattr(driver, "_FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(primary, "_FIRST_PAUSE", 0.002)
 
 
 @pytest.mark.usefixtures("small_queues")

@@ -15,7 +15,7 @@ from gazette_aio.client import StrictAppendService, connect
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
 from gazette_aio.consumer.application.hooks import Hooks
-from gazette_aio.consumer.transactions.driver import PrimaryLoop
+from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import ACK_TXN, Clock, Publisher, json_adapter
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
@@ -173,10 +173,10 @@ class Observer:
         self.reports: list[Any] = []
         self.actions: list[str] = []
 
-    def acknowledged(self, report: Any) -> None:
-        self.reports.append(report)
+    def acknowledged(self, shard: str, transaction: Any) -> None:
+        self.reports.append(transaction)
 
-    def message_failed(self, action: str) -> None:
+    def decided(self, shard: str, action: str) -> None:
         self.actions.append(action)
 
 
@@ -206,7 +206,8 @@ class Member:
             self.hooks,
             self.store,
             progress=self.progress,
-            observer=self.observer,
+            observers=[self.observer.acknowledged],
+            on_decision=self.observer.decided,
             **options,
         )
 

@@ -1,132 +1,192 @@
-"""Transactions of a shard from one checkpoint on, until reading ends."""
+"""Loop of a shard's primary: transactions from one checkpoint on, and restarts between readings."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import logging
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from gazette_aio.aio.finish import finish
+from gazette_aio.aio.frames import forget_frames
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.application.commit import commit_of
+from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
 from gazette_aio.consumer.transactions.consuming import SuspectingConsumer, consumer_of
 from gazette_aio.consumer.transactions.explain import explained, step
 from gazette_aio.consumer.transactions.finisher import Finisher
-from gazette_aio.consumer.transactions.machine import Action, Durations, Phase, TransactionMachine
-from gazette_aio.consumer.transactions.message_errors import RepeatedError
-from gazette_aio.consumer.transactions.observer import report_of
+from gazette_aio.consumer.transactions.machine import Action, Durations, TransactionMachine
+from gazette_aio.consumer.transactions.message_errors import MessageErrors, RepeatedError
 from gazette_aio.consumer.transactions.produced import ProducedIntake
 from gazette_aio.consumer.transactions.sources import SourceIntake
 from gazette_aio.message import SequencerCheckpoint
+from gazette_aio.message.reading.formats import JournalFormats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Generator, Iterable
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
-    from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
-    from gazette_aio.consumer.transactions.message_errors import MessageErrors
-    from gazette_aio.consumer.transactions.observer import TransactionObserver
+    from gazette_aio.consumer.transactions.machine import Transaction
     from gazette_aio.consumer.transactions.progress import ProgressCell
-    from gazette_aio.message.reading.formats import JournalFormats
     from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
+
+_logger = logging.getLogger(__name__)
 
 SLICE_SECONDS: Final = 0.005
 """Time for which messages are consumed before the event loop has a turn."""
 
-
-def durations_of(spec: ShardSpec) -> Durations:
-    """Return the durations of the transactions of a shard."""
-    return Durations(
-        spec.min_txn_duration.ToNanoseconds() / 1e9,
-        spec.max_txn_duration.ToNanoseconds() / 1e9,
-        waits_for_acks=not spec.disable_wait_for_ack,
-    )
+_FIRST_PAUSE: Final = 0.1
+_LAST_PAUSE: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """State that outlasts the runs of an assignment."""
+class PrimaryLoop:
+    """The loop of a shard's primary, which reads messages and runs transactions.
 
-    shard: Shard
-    hooks: Hooks
-    store: Store
-    progress: ProgressCell
-    observer: TransactionObserver
-    publish_clock: Callable[[], int]
-    """Returns the time of published messages, in nanoseconds of Unix."""
-    recovery_log: str
-    """Journal of the recovery log, whose appends no commit waits for; or empty."""
-    formats: JournalFormats[Any]
-    acknowledgements: Acknowledgements
-    errors: MessageErrors
+    It has a task for each source. Only one `run()` is made.
 
+    Args:
+        shard: The shard. Its publisher must have a clock of its own.
+        hooks: Hooks of the application.
+        store: Store of the shard, whose checkpoint was restored.
+        progress: Told of the progress of acknowledged transactions.
+        observers: Called with the shard's key and each transaction that is acknowledged. They must
+            neither raise nor block.
+        on_decision: Called with the shard's key and what is decided about a message that can't be
+            consumed: `fail`, `retry`, `skip` or `dead_letter`; None for nobody.
+        publish_clock_delta: Returns what to add to the time of published messages.
+        recovery_log: Journal of the shard's recovery log, whose appends no commit waits for; or
+            empty.
+        clock_ns: Returns the time of published messages, in nanoseconds of Unix.
+        renew_publisher: Gives the shard another publisher, whenever a transaction was given up to
+            be repeated, after the end of its appends.
+    """
 
-class TransactionRun:
-    """Transactions from one checkpoint on, until reading ends."""
-
-    def __init__(self, assignment: Assignment, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        hooks: Hooks,
+        store: Store,
+        *,
+        progress: ProgressCell,
+        observers: Iterable[Callable[[str, Transaction], object]] = (),
+        on_decision: Callable[[str, str], object] | None = None,
+        publish_clock_delta: Callable[[], timedelta] = timedelta,
+        recovery_log: str = "",
+        clock_ns: Callable[[], int] = time.time_ns,
+        renew_publisher: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         self.sources: frozenset[str] = frozenset()
-        """Journals that the framework reads."""
-        self._assignment = assignment
-        self._shard = shard = assignment.shard
-        self._hooks = hooks = assignment.hooks
-        self._store = store = assignment.store
-        self._publisher = shard.publisher
-        self._block = shard.publisher.block(f"the transaction of shard {shard.id}")
-        self._acks = assignment.acknowledgements
-        self._intents = dict(checkpoint.ack_intents)
-        self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
-        self._errors = errors = assignment.errors
+        """Journals that the framework reads now, which may not be those of the present spec.
+
+        It's empty if the application is a MessageProducer.
+        """
+        self._shard = shard
+        self._hooks = hooks
+        self._store = store
+        self._progress = progress
+        self._observers = tuple(observers)
+        self._publish_clock_delta = publish_clock_delta
+        self._recovery_log = recovery_log
+        self._clock_ns = clock_ns
+        self._renew_publisher = renew_publisher
+        self._formats = JournalFormats[Any](hooks.adapter)
+        self._acks = Acknowledgements(shard.appends)
+        self._errors = MessageErrors(hooks, shard, on_decision)
+        self._finisher = Finisher(hooks, shard, store)
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        wake = self._wake.set
-        self._intake: SourceIntake | ProducedIntake
-        if hooks.is_producer:
-            self._intake = ProducedIntake(
-                hooks, shard, store, checkpoint, wake=wake, clock=self._clock
-            )
-        else:
-            self._intake = SourceIntake(
-                shard.client, shard.spec, checkpoint, assignment.formats, errors=errors, wake=wake
-            )
-            self.sources = frozenset(self._intake.offsets)
-        offsets = SequencerCheckpoint.from_proto(checkpoint).offsets
-        durations = durations_of(shard.spec)
-        self._machine = TransactionMachine(self._intake, offsets, durations, self._clock())
-        consumer = consumer_of(hooks, shard, store, self._publisher, self._clock)
-        self._consumer = SuspectingConsumer(consumer, errors, self._publisher)
-        self._finisher = Finisher(hooks, shard, store)
         self._commit: OpFuture[None] = finished_operation()
         self._watched: list[OpFuture[Any]] = []
         self._failed: Exception | None = None  # Failure of the prior transaction.
         self._is_begun = False  # Whether `finished_txn()` is due.
         self._started: OpFuture[None] | None = None  # Commit of the transaction that's begun.
 
-    @property
-    def has_read(self) -> bool:
-        """Whether a MessageProducer has read any message, or the framework reads."""
-        return not isinstance(self._intake, ProducedIntake) or self._intake.has_read
+    async def run(self, checkpoint: Checkpoint) -> None:
+        """Run transactions until cancelled, or until one fails.
 
-    async def run(self) -> None:
-        """Run transactions until reading has ended, and all is acknowledged.
+        After a MessageProducer ended its reading, and all is committed and acknowledged, the
+        store's checkpoint is restored, and reading begins again: at once, or after
+        a pause if two readings in a row were without a message. So it does if a transaction is
+        repeated because of a message, after the pause that was decided.
+
+        Args:
+            checkpoint: Checkpoint that was restored from the store.
+
+        Raises:
+            TransactionError: A transaction failed, or the checkpoint can't be restored.
+
+        Cancellation: aborts — the transaction isn't committed, unless it has started to commit.
+        """
+        pauses = _pauses()
+        while True:
+            pause: float | None = None
+            try:
+                has_read = await self._run_from(checkpoint)
+            except RepeatedError as repeated:
+                has_read, pause = True, repeated.seconds
+                forget_frames(repeated)
+            if pause is not None and self._renew_publisher is not None:
+                # Another publisher, so that what the failed hook has left behind can't publish.
+                await self._renew_publisher()
+            if has_read:
+                pauses = _pauses()
+            elif seconds := next(pauses):
+                extra = {"shard": self._shard.id, "seconds": seconds}
+                _logger.info("read_messages() ended again without a message", extra=extra)
+                await asyncio.sleep(seconds)
+            with step("restore_checkpoint()"):
+                checkpoint = await self._store.restore_checkpoint(self._shard)
+            await asyncio.sleep(pause or 0.0)
+
+    async def _run_from(self, checkpoint: Checkpoint) -> bool:
+        """Run transactions until reading has ended, and return whether it read any message.
 
         Raises:
             RepeatedError: The current transaction was given up, and the prior one is acknowledged.
             TransactionError: A transaction failed.
-
-        Cancellation: aborts — the current transaction fails, and the prior one may still commit.
         """
-        # Invariant: recovered acknowledgements are first in line in their journals.
-        await self._acks.append_recovered(self._intents)
+        shard, hooks, store, errors = self._shard, self._hooks, self._store, self._errors
+        wake, clock = self._wake.set, asyncio.get_running_loop().time
+        self._clock = clock
+        self._publisher = publisher = shard.publisher
+        self._block = publisher.block(f"the transaction of shard {shard.id}")
+        self._intake: SourceIntake | ProducedIntake
+        if hooks.is_producer:
+            self._intake = ProducedIntake(hooks, shard, store, checkpoint, wake=wake, clock=clock)
+        else:
+            self._intake = SourceIntake(
+                shard.client, shard.spec, checkpoint, self._formats, errors=errors, wake=wake
+            )
+            self.sources = frozenset(self._intake.offsets)
+        consumer = consumer_of(hooks, shard, store, publisher, clock)
+        self._consumer = SuspectingConsumer(consumer, errors, publisher)
+        offsets = SequencerCheckpoint.from_proto(checkpoint).offsets
+        self._machine = TransactionMachine(self._intake, offsets, durations_of(shard.spec), clock())
+        try:
+            # Invariant: recovered acknowledgements are first in line in their journals.
+            await self._acks.append_recovered(dict(checkpoint.ack_intents))
+            await self._run_to_end()
+        except BaseException:
+            try:
+                await finish(self._end_reading())
+            except Exception:  # The first error says why the shard fails.
+                extra = {"shard": shard.id}
+                _logger.warning("failed to end reading", exc_info=True, extra=extra)
+            raise
+        await self._end_reading()
+        return self._intake.has_read
+
+    async def _run_to_end(self) -> None:
         self._watch(self._acks.pending)
         self._block.begin()
         try:
             self._intake.start()
-            await self._run()
+            await self._act()
         except BaseException as error:
             if isinstance(error, RepeatedError):
                 self._publisher.abandon()
@@ -140,7 +200,7 @@ class TransactionRun:
                 await self._finisher.failed(self._started or finished_operation(error))
             if isinstance(error, RepeatedError):
                 # Invariant: the store has no commit under way when it's restored.
-                while self._machine.prior.phase is not Phase.ACKNOWLEDGED:
+                while self._machine.prior.acknowledged is None:
                     self._wake.clear()
                     if self._failed is not None:
                         raise self._failed from None
@@ -149,7 +209,7 @@ class TransactionRun:
         finally:
             self._block.end()
 
-    async def aclose(self) -> None:
+    async def _end_reading(self) -> None:
         """End reading, and forget the prior transaction, which may still commit.
 
         Cancellation: safe — reading ends anyway.
@@ -160,7 +220,7 @@ class TransactionRun:
         self._set_timer(None)
         await self._intake.aclose()
 
-    async def _run(self) -> None:
+    async def _act(self) -> None:
         machine, intake, clock = self._machine, self._intake, self._clock
         slice_end = clock() + SLICE_SECONDS
         while True:
@@ -177,7 +237,7 @@ class TransactionRun:
                     await self._consume(slice_end)
                 case Action.ADVANCE:
                     if (passed := intake.advance()) and machine.passed(*passed):
-                        self._assignment.progress.update(dict((passed,)))
+                        self._progress.update(dict((passed,)))
                 case Action.WAIT:
                     await self._wait()
                     slice_end = clock() + SLICE_SECONDS
@@ -213,7 +273,7 @@ class TransactionRun:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = None if at is None else self._loop.call_at(at, self._ring)
+        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._ring)
 
     def _ring(self) -> None:
         # Race: an event loop may call this ahead of time, by its resolution. It's armed again then.
@@ -226,7 +286,8 @@ class TransactionRun:
         with step("begin_txn()"):
             await self._hooks.begin_txn(self._shard, self._store)
         self._is_begun = True
-        self._publisher.clock.update(self._assignment.publish_clock())
+        delta = self._publish_clock_delta() // timedelta(microseconds=1) * 1000
+        self._publisher.clock.update(self._clock_ns() + delta)
         self._machine.begun(self._clock())
 
     async def _start_commit(self) -> None:
@@ -257,7 +318,7 @@ class TransactionRun:
         proto = checkpoint.to_proto(dict(intents))
         # Invariant: the commit waits for all appends that messages of the transaction caused, so
         # that no offset passes a message whose effects may be lost.
-        wait_for = shard.appends.pending_except(self._assignment.recovery_log)
+        wait_for = shard.appends.pending_except(self._recovery_log)
         with step("start_commit()"):
             commit = self._started = commit_of(self._store.start_commit(shard, proto, wait_for))
             if commit.done() and (error := commit.exception()) is not None:
@@ -276,17 +337,39 @@ class TransactionRun:
         """Look at the prior transaction, even while a hook is running."""
         machine, prior = self._machine, self._machine.prior
         try:
-            if prior.phase is Phase.COMMITTING:
+            if prior.committed is None:
                 if not self._commit.done():
                     return
                 if (error := self._commit.exception()) is not None:
                     raise explained("commit of the store", error)
                 machine.committed(self._clock())
-            if prior.phase is Phase.ACKNOWLEDGING and self._acks.are_appended():
-                acknowledged = machine.acknowledged(self._clock())
-                self._assignment.progress.update(acknowledged.offsets, self._acks.ends())
-                if not acknowledged.is_restored:
-                    self._assignment.observer.acknowledged(report_of(acknowledged))
+            if prior.acknowledged is None and self._acks.are_appended():
+                machine.acknowledged(self._clock())
+                self._progress.update(prior.read_through, self._acks.ends())
+                if not prior.is_restored:
+                    for observer in self._observers:
+                        observer(self._shard.fqn, prior)
         except Exception as error:  # noqa: BLE001 - raised by the loop.
             self._failed = error
         self._wake.set()
+
+
+def durations_of(spec: ShardSpec) -> Durations:
+    """Return the durations of the transactions of a shard."""
+    return Durations(
+        spec.min_txn_duration.ToNanoseconds() / 1e9,
+        spec.max_txn_duration.ToNanoseconds() / 1e9,
+        waits_for_acks=not spec.disable_wait_for_ack,
+    )
+
+
+def _pauses() -> Generator[float]:
+    """Yield the seconds to pause after each of some readings in a row without a message.
+
+    Readings that end at once, again and again, would keep the process busy.
+    """
+    yield 0.0
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, _LAST_PAUSE)
