@@ -268,7 +268,7 @@ class EmbeddedBroker(Owner):
         Cancellation: safe.
         """
         for replica in await self._running().replicas_of(journal):
-            await replica.listing.refresh()
+            await replica.refresh()
 
     async def pulse(self, journal: str | None = None) -> None:
         """Complete the due fragments of one or all journals, as `pulse_interval` does.

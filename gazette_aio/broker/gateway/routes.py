@@ -127,7 +127,7 @@ class GatewayRoutes:
             stats["gazette_write_head"] = {
                 replica.name: replica.head.offset
                 for replica in self._core.replicas
-                if visible is None or visible(replica.life.item.labels)
+                if visible is None or visible(replica.item.labels)
             }
         body = metrics_text(stats).encode("utf-8", "replace")
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

@@ -9,7 +9,6 @@ from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.journal.life import first_store
 from gazette_aio.broker.journal.replica import Replica
 from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.keyspace.data_directory import ORPHAN_SUFFIX
@@ -76,7 +75,7 @@ class Replicas:
         Cancellation: safe.
         """
         replica = self._replicas.get(item.name)
-        if replica is None or replica.life.item.create_revision != item.create_revision:
+        if replica is None or replica.item.create_revision != item.create_revision:
             if self.stopped:
                 raise ReplicaFailedError(STOPPED)
             directory = self._data.journal(item)
@@ -107,7 +106,7 @@ class Replicas:
                 if opening.cancelled() and not _is_cancelled():
                     raise ReplicaFailedError(STOPPED) from None
                 raise
-        await replica.listing.use()
+        await replica.use()
         return replica
 
     async def _open(self, replica: Replica, leaving: asyncio.Task[None] | None) -> None:
@@ -116,7 +115,7 @@ class Replicas:
             if leaving is not None:
                 await asyncio.wait([leaving])
             await replica.recover()
-            await replica.listing.begin()
+            await replica.keep_listed()
         except BaseException:
             replica.close()
             if self._replicas.get(replica.name) is replica:
@@ -124,11 +123,11 @@ class Replicas:
             raise
         finally:
             self._opening.pop(replica, None)
-        if replica.life.closed:
+        if replica.head.closed:
             return
         self._unopened.discard(replica.name)
-        replica.persister.schedule()
-        replica.arm_pulse()
+        replica.persist_later()
+        replica.pulse_later()
 
     async def recover_later(self) -> None:
         """Schedule the opening of journals that may have unpersisted content of an earlier run.
@@ -180,7 +179,7 @@ class Replicas:
             if item is not None and item.spec.suspend.level != _FULL and not self.stopped:
                 await self.get(item)
 
-        self._runtime.scheduler.after(0.0, f"recover {name}", work, lane=first_store(item))
+        self._runtime.scheduler.after(0.0, f"recover {name}", work, lane=item.first_store)
 
     # Changes of the key space
 
@@ -224,7 +223,7 @@ class Replicas:
         unsynced = replica in self._unsynced
         if self.stopped or (opening is None and replica.is_settled and not unsynced):
             return
-        directory = replica.life.directory
+        directory = replica.directory
         leave = self._leave(replica, self._leaving.get(directory), opening)
         task = self._runtime.background.start(leave, f"leave {replica.name}")
         if task is not None:
@@ -242,8 +241,8 @@ class Replicas:
             await asyncio.wait(waiting)
         await replica.settled()  # An append which holds the journal still commits.
         await self._sync_one(replica)
-        if self._leaving.get(replica.life.directory) is asyncio.current_task():
-            del self._leaving[replica.life.directory]
+        if self._leaving.get(replica.directory) is asyncio.current_task():
+            del self._leaving[replica.directory]
 
     async def _remove(self, item: JournalItem) -> None:
         directory = self._data.journal(item)
@@ -255,7 +254,7 @@ class Replicas:
 
     def touched(self, replica: Replica) -> None:
         """Declare that a replica has opened its files. Close those of the least recently used."""
-        if replica.life.closed:
+        if replica.head.closed:
             return
         self._recent[replica] = None
         self._recent.move_to_end(replica)
@@ -267,7 +266,7 @@ class Replicas:
 
     def appended(self, replica: Replica) -> None:
         """Declare that a replica has new content."""
-        replica.arm_pulse()
+        replica.pulse_later()
         if self._runtime.options.fsync == "interval":
             self._unsynced.add(replica)
             if not self._interval_armed:
@@ -311,7 +310,7 @@ class Replicas:
         async with asyncio.TaskGroup() as tasks:
             for name in sorted({*self._replicas, *self._unopened}):
                 item = self._space.get(name)
-                turn = turns[first_store(item) if item else ""]
+                turn = turns[item.first_store if item else ""]
                 tasks.create_task(flush(name, turn), name=f"flush {name}")
         if failure is not None:
             raise failure
@@ -328,14 +327,14 @@ class Replicas:
         async with self._interval_lock:  # Who ends the broker waits for a round in progress.
             for replica in list(self._unsynced):
                 # A closed replica is synced when it leaves, before another replica uses its files.
-                if self.stopped or not replica.life.closed:
+                if self.stopped or not replica.head.closed:
                     await self._sync_one(replica)
 
     async def _sync_one(self, replica: Replica) -> None:
         if replica in self._unsynced:
             self._unsynced.discard(replica)
             await replica.head.sync_unacknowledged()
-            if replica.life.closed:
+            if replica.head.closed:
                 replica.head.close_files()
 
     # End

@@ -16,11 +16,11 @@ from gazette_aio.broker.journal.flow_control import FlowBalance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from gazette_aio.broker.fragments.index import FragmentIndex
+    from gazette_aio.broker.fragments.local_fragment import LocalFragment
     from gazette_aio.broker.host.heads import Head
-    from gazette_aio.broker.journal.life import JournalLife
-    from gazette_aio.broker.journal.persister import Persister
     from gazette_aio.broker.runtime import Runtime
 
 _logger = logging.getLogger(__name__)
@@ -38,56 +38,52 @@ class WriteHead:
     """End of a journal, which appends extend. Durable content is published to the index."""
 
     def __init__(
-        self, runtime: Runtime, life: JournalLife, index: FragmentIndex, persister: Persister
+        self,
+        runtime: Runtime,
+        journal: str,
+        directory: Path,
+        codec: pb.CompressionCodec.ValueType,
+        index: FragmentIndex,
     ) -> None:
         self.flow: FlowBalance = FlowBalance()
         """Allowance of the journal's appends."""
+        self.spool: Spool = Spool(
+            runtime.files, directory, journal=journal, begin=0, codec=codec, registers=pb.LabelSet()
+        )
+        """The fragment in progress. Only the holder of the journal writes to it."""
+        self.complete: list[LocalFragment] = []
+        """Complete fragments, oldest first, which aren't written to a store yet."""
+        self.roll_pending: bool = False
+        """Whether the next append begins a fragment."""
+        self.closed: bool = False
+        """Whether the journal isn't served any more."""
         self._runtime = runtime
-        self._life = life
+        self._directory = directory
         self._index = index
-        self._persister = persister
         self._lock = asyncio.Lock()
         self._failure = ""
         self._is_damaged = False
-        self._roll_pending = False
         self._published_end = 0
         self._sync_task: asyncio.Task[None] | None = None
         self._sync_requests: list[asyncio.Future[None]] = []
-        self._spool = Spool(
-            runtime.files,
-            life.directory,
-            journal=life.name,
-            begin=0,
-            codec=life.spec.fragment.compression_codec,
-            registers=pb.LabelSet(),
-        )
 
     def __repr__(self) -> str:
-        return f"<WriteHead {'busy' if self.is_busy else 'idle'} {self._spool!r}>"
-
-    @property
-    def spool(self) -> Spool:
-        """The fragment in progress. Only the holder of the journal writes to it."""
-        return self._spool
+        state = "closed" if self.closed else "busy" if self.is_busy else "idle"
+        return f"<WriteHead {state} {self.spool!r} complete={len(self.complete)}>"
 
     @property
     def offset(self) -> int:
         """Offset at which the next append begins."""
-        return self._spool.end
+        return self.spool.end
 
     @property
     def is_busy(self) -> bool:
         """Whether an append holds the journal, or its files are being synced."""
         return self._lock.locked() or self._sync_task is not None
 
-    @property
-    def roll_pending(self) -> bool:
-        """Whether the next append begins a fragment."""
-        return self._roll_pending
-
     def adopt(self, spool: Spool) -> None:
         """Continue a recovered fragment in progress."""
-        self._spool = spool
+        self.spool = spool
         self._publish(self._spool_entry())
 
     def refuse(self, damage: str) -> None:
@@ -121,15 +117,11 @@ class WriteHead:
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
         # Files of commits that aren't synced are closed after the sync.
-        if self._life.closed and self._published_end >= self._spool.end:
+        if self.closed and self._published_end >= self.spool.end:
             self.close_files()
 
-    def request_roll(self) -> None:
-        """Have the next append begin a fragment."""
-        self._roll_pending = True
-
-    async def roll(self, offset: int) -> None:
-        """Complete the fragment in progress, and begin a fragment at `offset`.
+    async def roll(self, offset: int, codec: pb.CompressionCodec.ValueType) -> None:
+        """Complete the fragment in progress, and begin a fragment of a codec at `offset`.
 
         Raises:
             OSError: The new fragment's files can't be created. The fragment in progress remains.
@@ -138,19 +130,18 @@ class WriteHead:
         Cancellation: safe — takes effect when the roll is done.
         """
         await self.synced()
-        old = self._spool
+        old = self.spool
         # Its last entry must not look like an append after the begin of the next fragment.
         old.log.cut()
-        codec = self._life.spec.fragment.compression_codec
         is_empty = old.end == old.begin
         if is_empty and offset == old.end:
             old.recode(codec)
-            self._roll_pending = False
+            self.roll_pending = False
             return
         new = Spool(
             self._runtime.files,
-            self._life.directory,
-            journal=self._life.name,
+            self._directory,
+            journal=self.spool.journal,
             begin=offset,
             codec=codec,
             registers=old.registers,
@@ -167,16 +158,15 @@ class WriteHead:
         except BaseException:
             _discard(new)
             raise
-        self._spool = new
+        self.spool = new
         # Only now: the head of an abandoned fragment would claim lost content.
         self._record(new.head, durable=self._runtime.syncs)
-        self._roll_pending = False
+        self.roll_pending = False
         self._published_end = offset
         if is_empty:
             _discard(old)
             return
-        self._persister.add(old.completed())
-        self._persister.schedule()
+        self.complete.append(old.completed())
         self._runtime.metrics.spool_completed += 1
         old.close()
 
@@ -191,13 +181,13 @@ class WriteHead:
         """
         # A sync may have failed since the append began to stream.
         self.check()
-        length = self._spool.delta
-        digest = self._spool.commit(registers, self._runtime.clock())
+        length = self.spool.delta
+        digest = self.spool.commit(registers, self._runtime.clock())
         if length:
             self._runtime.metrics.spool_commits += 1
             self._runtime.metrics.spool_commit_bytes += length
             if self._runtime.options.fsync != "commit":
-                self._record(self._spool.head, durable=False)
+                self._record(self.spool.head, durable=False)
                 self._publish(self._spool_entry())
         return digest
 
@@ -219,13 +209,13 @@ class WriteHead:
         Cancellation: safe — the commits are made durable nonetheless.
         """
         self.check()
-        if self._runtime.options.fsync != "commit" or self._published_end >= self._spool.end:
+        if self._runtime.options.fsync != "commit" or self._published_end >= self.spool.end:
             return
         request = asyncio.get_running_loop().create_future()
         self._sync_requests.append(request)
         if self._sync_task is None:
             work = self._sync()
-            self._sync_task = self._runtime.background.start(work, f"sync {self._life.name}")
+            self._sync_task = self._runtime.background.start(work, f"sync {self.spool.journal}")
             if self._sync_task is None:
                 raise ReplicaFailedError(STOPPING)
         await request
@@ -244,7 +234,7 @@ class WriteHead:
 
         Cancellation: safe.
         """
-        spool = self._spool
+        spool = self.spool
         if self._failure or not spool.exists:
             return
         descriptors: tuple[int, ...] = ()
@@ -260,7 +250,7 @@ class WriteHead:
             sync = partial(spool.sync_duplicates, descriptors)
             await self._runtime.io.run(self._make_durable, sync, head)
         except FileNotFoundError as error:
-            if not self._life.closed:  # Else it was deleted.
+            if not self.closed:  # Else it was deleted.
                 self._fail(error)
         except OSError as error:
             self._fail(error)
@@ -271,7 +261,7 @@ class WriteHead:
     def close_files(self) -> None:
         """Close the files, unless an append or a sync uses them."""
         if not self.is_busy:
-            self._spool.close()
+            self.spool.close()
 
     async def _sync(self) -> None:
         # One sync serves all commits before its begin.
@@ -288,7 +278,7 @@ class WriteHead:
                     resolve(request, None, failure)
         finally:
             self._sync_task = None
-            if self._life.closed:
+            if self.closed:
                 self.close_files()
             stopped = ReplicaFailedError(self._failure or STOPPING)
             requests, self._sync_requests = [*requests, *self._sync_requests], []
@@ -300,7 +290,7 @@ class WriteHead:
         # without the writes that the failed sync lost. Files whose whole content is published
         # aren't touched: a roll may be closing them.
         self.check()
-        spool = self._spool
+        spool = self.spool
         if self._published_end >= spool.end:
             return
         entry = self._spool_entry()
@@ -317,20 +307,20 @@ class WriteHead:
     def _record(self, head: Head, *, durable: bool) -> None:
         """Record what is acknowledged. Without the record, recovery knows less."""
         try:
-            self._runtime.heads.record(self._life.directory.name, head, durable=durable)
+            self._runtime.heads.record(self._directory.name, head, durable=durable)
         except OSError as error:
-            extra = {"journal": self._life.name}
+            extra = {"journal": self.spool.journal}
             _logger.warning("unable to record what is acknowledged", extra=extra, exc_info=error)
 
     def _fail(self, error: OSError) -> ReplicaFailedError:
         # The state of the files is unknown now, and a later sync could succeed without the writes
         # that this sync lost. No append is accepted until a restart recovers the files.
         self._failure = os_error_text(error)
-        _logger.error("journal failed", extra={"journal": self._life.name}, exc_info=error)
+        _logger.error("journal failed", extra={"journal": self.spool.journal}, exc_info=error)
         return ReplicaFailedError(self._failure)
 
     def _spool_entry(self) -> IndexEntry:
-        return IndexEntry(self._spool.fragment, self._spool.content)
+        return IndexEntry(self.spool.fragment, self.spool.content)
 
     def _publish(self, entry: IndexEntry) -> None:
         self._published_end = entry.end

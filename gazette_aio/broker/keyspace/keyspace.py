@@ -38,6 +38,12 @@ class JournalItem:
         return self.spec.name
 
     @property
+    def first_store(self) -> str:
+        """URL of the store to which fragments are written, or an empty text."""
+        stores = self.spec.fragment.stores
+        return stores[0] if stores else ""
+
+    @property
     def labels(self) -> pb.LabelSet:
         """Labels of the journal, with the meta-label `name`."""
         if self._labels is None:

@@ -195,21 +195,23 @@ class _Append:
         except TimeoutError:
             problem = "listing takes longer than an append may wait"
         else:
-            handle = runtime.stores.get(replica.life.spec.fragment.stores[0])
+            item = replica.item
+            if not item.first_store:
+                return replica  # It has lost its stores meanwhile.
+            handle = runtime.stores.get(item.first_store)
             if handle.is_remote:
                 wait = max(0.0, give_up - clock.monotonic())
             problem = await handle.wait_healthy(wait)
             if not problem:
-                if replica.listing.is_listed:
+                if replica.is_listed:
                     return replica
-                await replica.listing.refresh()
-                if not (problem := replica.listing.error):
+                await replica.refresh()
+                if not (problem := replica.listing_error):
                     return replica
-            item = replica.life.item
         self._header = self._core.headers.routed()
-        store = item.spec.fragment.stores[0]
         return self._refusal(
-            pb.Status.FRAGMENT_STORE_UNHEALTHY, f"fragment store {store} unhealthy: {problem}"
+            pb.Status.FRAGMENT_STORE_UNHEALTHY,
+            f"fragment store {item.first_store} unhealthy: {problem}",
         )
 
     async def _replica(self, item: JournalItem) -> Replica:
@@ -222,7 +224,7 @@ class _Append:
     async def _hold(self, replica: Replica) -> pb.AppendResponse | None:
         """Run an append that holds its journal; return None to resolve again."""
         core, request = self._core, self._request
-        head, life = replica.head, replica.life
+        head = replica.head
         matches = await self._registers_match(head.spool.registers)
         while True:
             # A resolution is valid while the revision of the key space is the same.
@@ -231,9 +233,9 @@ class _Append:
                 if isinstance(item, pb.AppendResponse):
                     return item
                 # Race: the journal may have been recreated while this append waited.
-                if item is not life.item:
+                if item is not replica.item:
                     return None
-            if life.closed:
+            if head.closed:
                 return None
             head.check()
             if request.suspend in _SUSPENDING:
@@ -241,7 +243,7 @@ class _Append:
             spool, cover = head.spool, replica.index.cover
             decision = decide_append(
                 request,
-                life.spec,
+                replica.item.spec,
                 JournalState(
                     begin=spool.begin,
                     head=spool.end,
@@ -262,16 +264,16 @@ class _Append:
                         response.registers.CopyFrom(spool.registers)
                     return response
                 case RollTo():
-                    await head.roll(decision.offset)
+                    await replica.roll(decision.offset)
                 case ChangeSuspension():
                     if decision.roll:
-                        head.request_roll()
-                    await core.space_store.suspend(life.item, decision.level, decision.offset)
+                        head.roll_pending = True
+                    await core.space_store.suspend(replica.item, decision.level, decision.offset)
 
     async def _stream(self, replica: Replica, decision: StreamAppend) -> pb.AppendResponse:
         core, head = self._core, replica.head
         options = core.runtime.options
-        spec = replica.life.spec
+        spec = replica.item.spec
         offset = roll_offset(
             head.spool.extent,
             spec.fragment,
@@ -279,7 +281,7 @@ class _Append:
             now_seconds=core.runtime.clock(),
         )
         if offset is not None:
-            await head.roll(offset)
+            await replica.roll(offset)
         spool = head.spool
         content_allowed = may_have_content(self._request, spec)
         begin = spool.end
@@ -357,7 +359,7 @@ class _Append:
             self._machine.receive_content(len(content))
         flow.chunk(len(content))
         while hold := flow.hold_millis():
-            if replica.life.closed:
+            if replica.head.closed:
                 flow.lift()  # Whoever comes next isn't to wait for a journal of the past.
                 continue
             await asyncio.sleep(hold / 1000)

@@ -60,10 +60,10 @@ async def _add_fragments(
     response: pb.FragmentsResponse,
 ) -> None:
     replica = await core.replica(item)
-    if not replica.listing.is_listed:
-        await replica.listing.refresh()
-        if not replica.listing.is_listed:
-            raise RpcError(replica.listing.error)
+    if not replica.is_listed:
+        await replica.refresh()
+        if not replica.is_listed:
+            raise RpcError(replica.listing_error)
     cover = replica.index.cover
     limit = request.page_limit or DEFAULT_PAGE_LIMIT
     # The present index, read in slices of the loop's time.

@@ -66,7 +66,7 @@ async def write(core: BrokerCore) -> tuple[dict[str, dict[int, bytes]], dict[str
         if number in (3, 7):
             replica = await core.replica(core.space.get("test/rolled"))
             async with replica.head.exclusive():
-                await replica.head.roll(replica.head.offset)
+                await replica.roll(replica.head.offset)
     return content, heads
 
 

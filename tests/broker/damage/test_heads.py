@@ -150,7 +150,7 @@ async def test_a_cancelled_roll_is_no_damage(tmp_path: Path) -> None:
             await serve_apply(core, CLAIMS, request)
             await send(core, b"content", journal=NAME)
             replica = await core.replica(core.space.get(NAME))
-            was_cancelled = await cancel_at(replica.head.roll(replica.head.offset), number)
+            was_cancelled = await cancel_at(replica.roll(replica.head.offset), number)
         async with running(directory, FileOps()) as core:
             assert await read(core, NAME, 0, 7) == b"content"
             assert (await send(core, b"!", journal=NAME)).commit.end == 8
@@ -172,7 +172,7 @@ async def test_a_cancelled_roll_that_a_power_loss_brings_back_is_no_damage(tmp_p
             await send(core, b"con", journal=NAME)
             await send(core, b"tent", journal=NAME)
             replica = await core.replica(core.space.get(NAME))
-            was_cancelled = await cancel_at(replica.head.roll(100), number)
+            was_cancelled = await cancel_at(replica.roll(100), number)
             begin = (await send(core, b"!", journal=NAME)).commit.begin
             steps = files.steps[:]
         assert begin == (7 if was_cancelled else 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -107,6 +108,58 @@ async def test_another_store_is_tried_at_once(tmp_path: Path) -> None:
         assert fragment_files(tmp_path / "root") == [f"b/{NAME}/{name}"]
 
 
+class FullStore(FileFragmentStore):
+    """A local store which is full, and notes when fragments come."""
+
+    def __init__(self, root: Path, clock: ManualClock) -> None:
+        super().__init__(FileOps(), root, "file:///", sync=False)
+        self._clock = clock
+        self.times: list[float] = []
+
+    def put(self, path: str, pieces: Iterable[bytes], *, gzipped: bool = False) -> None:
+        if not path.startswith(NAME):
+            super().put(path, pieces, gzipped=gzipped)
+            return
+        self.times.append(self._clock())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_pauses_grow_while_a_store_fails(tmp_path: Path) -> None:
+    clock = ManualClock(start=0)
+    full, other = FullStore(tmp_path / "root", clock), FullStore(tmp_path / "root", clock)
+
+    async def pass_seconds(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.advance(1)
+            await broker.control.settled()
+
+    async with (
+        new_broker(tmp_path, clock=clock, persist_delay=1.0, persist_retry=10.0) as broker,
+        calling(broker.endpoint) as caller,
+    ):
+        await caller.create(journal_spec(stores=["file:///"], length=1024))
+        await caller.commit(b"content")
+        await caller.commit(b"more")  # The first fragment is complete, as the first of a journal.
+        broker.core.runtime.stores.get("file:///").replace(full)
+        broker.core.runtime.stores.get("file:///b/").replace(other)
+        await pass_seconds(12)
+        assert full.times == [1, 11]
+        await caller.commit(bytes(2000))
+        await caller.commit(b"more")  # A further fragment waits for the same pause.
+        await pass_seconds(448)
+        assert full.times == [1, 11, 31, 71, 151, 301, 451]
+        for _ in range(1100):  # Two days.
+            clock.advance(150)
+            await broker.control.settled()
+        assert len(full.times) == 1107
+        # The pauses of another store begin anew, and the former pause means nothing to it.
+        await caller.create(journal_spec(stores=["file:///b/"]))
+        begin = clock()
+        await pass_seconds(200)
+        assert [time - begin for time in other.times] == [1, 11, 31, 71, 151]
+        assert len(full.times) == 1107
+
+
 async def test_a_shorter_refresh_interval_holds_at_once(tmp_path: Path) -> None:
     clock = ManualClock()
     async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
@@ -167,6 +220,18 @@ async def test_a_fragment_stays_until_it_is_in_a_store_of_its_journal(tmp_path: 
         await broker.refresh(NAME)
         assert await caller.read() == b"content"
         assert f"b/{NAME}/{file_name(0, b'content')}" in fragment_files(tmp_path / "root")
+
+
+async def test_an_append_needs_no_store_which_is_taken_away(tmp_path: Path) -> None:
+    store = HeldStore(tmp_path / "root", "list")
+    async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
+        broker.core.runtime.stores.get("file:///").replace(store)
+        await caller.create(journal_spec(stores=["file:///"]))
+        appending = asyncio.ensure_future(caller.append(b"content"))
+        assert await asyncio.to_thread(store.reached.wait, 30)
+        await caller.create(journal_spec())
+        store.release.set()
+        assert (await appending).status == pb.Status.OK
 
 
 async def test_listings_go_on_after_one_was_given_up(tmp_path: Path) -> None:
@@ -289,7 +354,7 @@ async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path:
         item = broker.core.space.get(names[-1])
         (replica,) = [r for r in broker.core.replicas if r.name == names[-1]]
         assert item is not None
-        assert replica.life.directory.name.startswith(f"{item.create_revision}-")
+        assert replica.directory.name.startswith(f"{item.create_revision}-")
 
 
 # Work which waits for a store, or for a client
