@@ -143,17 +143,18 @@ class Attempts:
 
     async def until_success(
         self,
-        ready: Callable[[], Awaitable[object]],
         call: Callable[[], Awaitable[T]],
-        note: Callable[[pb.GazetteError], None] | None = None,
+        *,
+        ready: Callable[[], Awaitable[object]] | None = None,
+        note: Callable[[pb.GazetteError | None], None] | None = None,
     ) -> T:
-        """Return the result of `call`, repeated until it succeeds.
+        """Return the result of `call`, repeated after pauses until it succeeds.
 
         Args:
+            call: One attempt.
             ready: Waits for the server before each attempt. Its time-out isn't retried, because
                 gRPC has retried meanwhile.
-            call: One attempt.
-            note: Called with each failure.
+            note: Called with each failure, and with None after the success.
 
         Raises:
             GazetteError: The error isn't retried.
@@ -161,25 +162,16 @@ class Attempts:
         Cancellation: that of `call`.
         """
         while True:
-            await ready()
+            if ready is not None:
+                await ready()
             try:
                 result = await call()
             except pb.GazetteError as error:
                 if note is not None:
                     note(error)
-                await self.pause(error)
+                await asyncio.sleep(self.failed(error))
             else:
                 self.succeeded()
+                if note is not None:
+                    note(None)
                 return result
-
-    async def pause(self, error: pb.GazetteError | None) -> None:
-        """Note a failure, and wait until the next attempt is due.
-
-        Raises:
-            GazetteError: `error`, if it isn't retried.
-
-        Cancellation: safe — the failure stays counted.
-        """
-        delay = self.failed(error)
-        if delay > 0:
-            await asyncio.sleep(delay)

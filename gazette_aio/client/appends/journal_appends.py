@@ -250,22 +250,15 @@ class JournalAppends:
             raise pb.ValidationError("register modification requires non-empty Append")
         endpoint = self._settings.client.context.dispatcher.endpoint
         attempts = Attempts(Operation.APPEND_SERVICE, self._settings.policy, request, endpoint)
-        while True:
-            appender = Appender(self._settings.client, request, claims=self._settings.claims)
-            try:
-                async with appender:
-                    await self._write(batch, appender)
-            except pb.GazetteError as error:
-                self._note(error)
-                await attempts.pause(error)
-            else:
-                attempts.succeeded()
-                self._note(None)
-                return appender.response
 
-    def _note(self, error: pb.GazetteError | None) -> None:
-        if self.deadline is not None:
-            self.deadline.note(error)
+        async def append_once() -> pb.AppendResponse:
+            appender = Appender(self._settings.client, request, claims=self._settings.claims)
+            async with appender:
+                await self._write(batch, appender)
+            return appender.response
+
+        note = None if self.deadline is None else self.deadline.note
+        return await attempts.until_success(append_once, note=note)
 
     async def _write(self, batch: Batch, appender: Appender) -> None:
         # Without a connection, chunks would only be copies of the content.

@@ -97,15 +97,28 @@ async def _retried(
     policy: RetryPolicy,
     deadline: Deadline,
 ) -> pb.AppendResponse:
+    async def append_once() -> pb.AppendResponse:
+        async with Appender(client, request) as appender:
+            for item in content:
+                async with contextlib.aclosing(_chunks(item)) as chunks:
+                    async for chunk in chunks:
+                        await appender.write(chunk)
+        return appender.response
+
     attempts = Attempts(Operation.APPEND, policy, request, client.context.dispatcher.endpoint)
-    while True:
-        appender = Appender(client, request)
-        error = await _attempt(appender, content)
-        if error is None:
-            attempts.succeeded()
-            return appender.response
-        deadline.note(error)
-        await attempts.pause(error)
+    try:
+        return await attempts.until_success(append_once, note=deadline.note)
+    except _ContentError as failed:
+        content_error = failed.error
+    raise content_error
+
+
+class _ContentError(Exception):
+    """An error of content, which isn't retried although it may be of the same class as ours."""
+
+    def __init__(self, error: pb.GazetteError) -> None:
+        super().__init__()
+        self.error = error
 
 
 async def _traced(
@@ -131,42 +144,23 @@ def set_commit(span: Span, commit: pb.Fragment) -> None:
     span.set("gazette.end", commit.end)
 
 
-async def _attempt(appender: Appender, content: Iterable[Content]) -> pb.GazetteError | None:
-    """Append once, and return the error of the RPC. Exceptions of the content are raised."""
-    async with appender:
-        for item in content:
-            async with contextlib.aclosing(_chunks(item)) as chunks:
-                async for chunk in chunks:
-                    try:
-                        await appender.write(chunk)
-                    except pb.GazetteError as error:
-                        return error
-        try:
-            await appender.close()
-        except pb.GazetteError as error:
-            return error
-    return None
-
-
 async def _chunks(item: Content) -> AsyncGenerator[bytes | bytearray | memoryview, None]:
-    """Yield the non-empty parts of `item`, from its start."""
-    if isinstance(item, bytes | bytearray | memoryview):
-        if item:
+    """Yield the parts of `item`, from its start."""
+    try:
+        if isinstance(item, bytes | bytearray | memoryview):
             yield item
-    elif isinstance(item, SeekableFile):
-        await _use(item.seek, 0)
-        while data := await _use(item.read, _SLICE_BYTES):
-            yield data
-    else:
-        parts = item()
-        if isinstance(parts, AsyncIterable):
+        elif isinstance(item, SeekableFile):
+            await _use(item.seek, 0)
+            while data := await _use(item.read, _SLICE_BYTES):
+                yield data
+        elif isinstance(parts := item(), AsyncIterable):
             async for part in parts:
-                if part:
-                    yield part
+                yield part
         else:
             for part in parts:
-                if part:
-                    yield part
+                yield part
+    except pb.GazetteError as error:
+        raise _ContentError(error) from None
 
 
 async def _use(method: Callable[[int], T | Awaitable[T]], argument: int) -> T:

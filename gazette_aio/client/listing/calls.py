@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     Request = TypeVar("Request", bound=Message)
 
 T = TypeVar("T")
+_Part: TypeAlias = "Iterable[pb.ListResponse.Journal]"
 
 _SLICE_CHECKED: Final = 32
 _SLICE_COPIED: Final = 256
@@ -231,57 +232,49 @@ async def iter_journals(
     """
     request = list_request(request)
     deadline = client.context.deadline("list", timeout)
-    async with aclosing(_iter_parts(client, request, deadline)) as parts:
-        # A consumer may take its time: only the wait for the first journals is bounded.
-        part = await deadline.run(anext(parts, None))
+    # A consumer may take its time: only the wait for the first journals is bounded.
+    part, parts = await deadline.run(retried(client, request, _begin_parts, deadline=deadline))
+    async with aclosing(parts):
         while part is not None:
             for journal in part:
                 yield journal
             part = await anext(parts, None)
 
 
-async def _iter_parts(
-    client: HasContext, request: pb.ListRequest, deadline: Deadline
-) -> AsyncGenerator[Iterable[pb.ListResponse.Journal]]:
-    context = client.context
-    endpoint = context.dispatcher.endpoint
-    attempts = Attempts(Operation.CONTROL, context.retry_policy, request, endpoint)
-    has_begun = False
-    matches: Callable[[pb.ListResponse.Journal], bool] | None = None
-    while True:
-        await client.context.dispatcher.ready()
-        stream = await client.context.rpc.list(request)
-        fold = ListFold(request, strict=client.context.strict)
-        try:
-            while (response := await stream.receive()) is not None:
-                if (
-                    matches is None
-                    and not has_begun
-                    and await _ignores_prefixes(client, request.selector, response.journals)
-                ):
-                    matches = journal_filter(request.selector)
-                    request = pb.ListRequest(selector=without_prefixes(request.selector))
-                    break
-                fold.feed(response)
-                await _fold_received(fold)
-                if (part := fold.drain()) is None:
-                    continue
+async def _begin_parts(
+    client: HasContext, request: pb.ListRequest
+) -> tuple[_Part | None, AsyncGenerator[_Part]]:
+    """Return the first part of a listing, or None, and the generator of the others."""
+    parts = _parts(client, request)
+    return await anext(parts, None), parts
+
+
+async def _parts(client: HasContext, request: pb.ListRequest) -> AsyncGenerator[_Part]:
+    stream = await client.context.rpc.list(request)
+    fold = ListFold(request, strict=client.context.strict)
+    is_checked = False
+    try:
+        while (response := await stream.receive()) is not None:
+            fold.feed(response)
+            await _fold_received(fold)
+            if not is_checked and await _ignores_prefixes(
+                client, request.selector, response.journals
+            ):
+                break
+            is_checked = True
+            if (part := fold.drain()) is not None:
                 await update_routes(client, part.journals)
-                has_begun = True
-                attempts.succeeded()
-                yield part.journals if matches is None else filter(matches, part.journals)
-            else:
-                fold.end()
-                return
-            continue  # With the wider selector.
-        except pb.GazetteError as error:
-            if has_begun:
-                raise
-            failure = error
-        finally:
-            await stream.aclose()
-        deadline.note(failure)
-        await attempts.pause(failure)
+                yield part.journals
+        else:
+            fold.end()
+            return
+    finally:
+        await stream.aclose()
+    wider = pb.ListRequest(selector=without_prefixes(request.selector))
+    matches = journal_filter(request.selector)
+    async with aclosing(_parts(client, wider)) as parts:
+        async for journals in parts:
+            yield filter(matches, journals)
 
 
 async def update_routes(client: HasContext, journals: Iterable[pb.ListResponse.Journal]) -> None:
@@ -403,9 +396,9 @@ async def retried(
     endpoint = context.dispatcher.endpoint
     attempts = Attempts(Operation.CONTROL, policy or context.retry_policy, request, endpoint)
     return await attempts.until_success(
-        context.dispatcher.ready,
         lambda: attempt(client, request),
-        None if deadline is None else deadline.note,
+        ready=context.dispatcher.ready,
+        note=None if deadline is None else deadline.note,
     )
 
 
@@ -433,7 +426,7 @@ async def outlasted(client: HasContext, listing: Callable[[], Awaitable[T]]) -> 
     policy = replace(context.retry_policy, on_error=decide)
     request, endpoint = pb.ListRequest(), context.dispatcher.endpoint
     attempts = Attempts(Operation.CONTROL, policy, request, endpoint)
-    return await attempts.until_success(lambda: asyncio.sleep(0), listing)
+    return await attempts.until_success(listing)
 
 
 def check_status(

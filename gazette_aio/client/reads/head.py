@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
 
 PROBE_SECONDS: Final = 30.0
-"""Seconds after which a failing probe isn't retried."""
+"""Seconds within which a broker must answer a probe."""
 
 LOOK_LIMIT_SECONDS: Final = 10.0
 """Seconds to wait for an answer to a single look at the head."""
@@ -37,29 +37,27 @@ async def head_of(client: HasContext, journal: str, seconds: float = PROBE_SECON
 
     Raises:
         BrokerStatusError: The broker refused.
-        TransportError: The RPC failed, or no broker answers.
+        TransportError: The RPC failed.
+        OperationTimeoutError: No broker answers in time.
 
     Cancellation: safe.
     """
+    context = client.context
     request = pb.ReadRequest(journal=encodable(journal), offset=-1, metadata_only=True)
-    attempts = Attempts(Operation.READ, client.context.retry_policy.within(seconds), request)
-    while True:
-        # ready() retries by itself.
-        await client.context.dispatcher.ready()
-        failure: pb.GazetteError | None = None
+    deadline = context.deadline("probe", seconds, journal=journal)
+    attempts = Attempts(Operation.READ, context.retry_policy, request)
+
+    async def look() -> int:
         async with Reader(client, request, on_offset_jump="skip") as reader:
-            try:
-                async with asyncio.timeout(seconds):
-                    response = await reader.next_response()
-                    if response is not None and response.status in _ANSWERS:
-                        return response.write_head
-                    await reader.next_response()  # Raises the exception of the status.
-            except TimeoutError:
-                text = f"no broker answers a probe of journal {journal}"
-                failure = pb.TransportError("DEADLINE_EXCEEDED", text, journal=journal)
-            except pb.GazetteError as error:
-                failure = error
-        await attempts.pause(failure)
+            response = await reader.next_response()
+            if response is not None and response.status in _ANSWERS:
+                return response.write_head
+            await reader.next_response()  # Raises the exception of the status.
+            text = f"the broker ended a probe of journal {journal}"
+            raise pb.TransportError("UNAVAILABLE", text, journal=journal, retryable=True)
+
+    work = attempts.until_success(look, ready=context.dispatcher.ready, note=deadline.note)
+    return await deadline.run(work)
 
 
 async def look_at_head(

@@ -277,7 +277,7 @@ async def _retried(
 ) -> Response:
     attempts = Attempts(Operation.CONTROL, client.retry_policy, request, client.endpoint)
     return await attempts.until_success(
-        client.dispatcher.ready, lambda: once(request), deadline.note
+        lambda: once(request), ready=client.dispatcher.ready, note=deadline.note
     )
 
 

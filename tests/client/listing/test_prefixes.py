@@ -12,7 +12,7 @@ from gazette_aio.client import JournalClient, connect, iter_journals
 from gazette_aio.protocol.journal_spec import label_set_ext
 from gazette_aio.protocol.selector import selector_matches
 from gazette_aio.testing.stub_broker import Age, StubBroker
-from tests.client.support import listing
+from tests.client.support import header, listing
 
 NAMES = ("a/one", "a/two", "b", "b/one", "b/two", "c/one")
 
@@ -91,3 +91,19 @@ async def test_a_broker_that_knows_prefixes_is_asked_once() -> None:
     async with listed("v0.89") as (client, space):
         await client.list("name=b")
         assert len(space.requests) == 1
+
+
+async def test_a_refusal_is_raised_without_a_watch_that_looks_for_prefixes(
+    client: JournalClient, broker: StubBroker
+) -> None:
+    requests: list[pb.ListRequest] = []
+
+    def refuse(request: pb.ListRequest) -> pb.ListResponse:
+        requests.append(request)
+        return pb.ListResponse(status=pb.Status.NOT_ALLOWED, header=header())
+
+    broker.list_handler = refuse
+    with pytest.raises(pb.NotAllowedError):
+        async for _ in iter_journals(client, "name:prefix=a/"):
+            pass
+    assert len(requests) == 1

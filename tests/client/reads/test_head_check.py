@@ -7,13 +7,17 @@ import pickle
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import grpc
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import BufferedRetryReader, JournalClient, connect
+from gazette_aio.client.reads.head import head_of
 from gazette_aio.client.reads.head_check import CONFIRM_SECONDS, HeadCheck
 from gazette_aio.message import ReadCommittedIter, ReadUncommittedIter, json_adapter
+from gazette_aio.testing.stub_broker import StubBroker, StubError
+from tests.client.support import header
 from tests.head_checks import hasten_head_checks
 from tests.waiting import eventually
 
@@ -200,3 +204,36 @@ async def test_a_look_is_cancelled(served: tuple[EmbeddedBroker, JournalClient])
 
 def test_the_time_is_about_that_of_a_hand_over() -> None:
     assert CONFIRM_SECONDS == 5
+
+
+async def test_a_probe_of_the_head_has_one_time_limit(
+    client: JournalClient, broker: StubBroker
+) -> None:
+    probes: list[pb.ReadRequest] = []
+
+    async def silent(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+        probes.append(request)
+        await asyncio.Event().wait()
+        yield pb.ReadResponse()
+
+    broker.read_handler = silent
+    with pytest.raises(pb.OperationTimeoutError, match=f"probe of journal {NAME} timed out"):
+        await head_of(client, NAME, 0.5)
+    assert len(probes) == 1
+
+
+async def test_a_probe_of_the_head_is_retried_within_its_time_limit(
+    client: JournalClient, broker: StubBroker
+) -> None:
+    probes: list[pb.ReadRequest] = []
+
+    async def answers_at_last(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+        probes.append(request)
+        if len(probes) >= 3:
+            status = pb.Status.OFFSET_NOT_YET_AVAILABLE
+            yield pb.ReadResponse(status=status, header=header(), offset=HEAD, write_head=HEAD)
+        elif len(probes) == 2:
+            raise StubError(grpc.StatusCode.UNAVAILABLE, "stopping")
+
+    broker.read_handler = answers_at_last
+    assert await head_of(client, NAME) == HEAD
