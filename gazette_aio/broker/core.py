@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,18 +18,15 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.broker.control.control import BrokerControl
 from gazette_aio.broker.host.clock import Deadline, ManualClock
 from gazette_aio.broker.host.files import make_durable_directory, os_error_text
-from gazette_aio.broker.host.metrics import BrokerMetrics
-from gazette_aio.broker.host.scheduler import Scheduler
-from gazette_aio.broker.host.workers import Background, Workers
+from gazette_aio.broker.host.workers import Workers
 from gazette_aio.broker.journal.receive_guard import Looks
 from gazette_aio.broker.journal.replicas import Replicas
 from gazette_aio.broker.journal.write_head import ReplicaFailedError
 from gazette_aio.broker.keyspace.data_directory import ClusterIdentity, DataDirectory
 from gazette_aio.broker.keyspace.meta_log import MetaLog
 from gazette_aio.broker.keyspace.space_store import KeySpaceStore
-from gazette_aio.broker.resolver import Headers, Resolver, excluding_prefixes
+from gazette_aio.broker.resolver import Resolver, excluding_prefixes
 from gazette_aio.broker.runtime import Runtime
-from gazette_aio.broker.stores import StoreRegistry
 from gazette_aio.protocol.journal import strip_meta
 from gazette_aio.serving.auth_keys import read_auth
 from gazette_aio.serving.calls import verified_claims
@@ -46,53 +42,52 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _IO_THREADS = 8
-_APPEND_THREADS = max(2, min(8, os.cpu_count() or 1) // 2)
-_BULK_THREADS = 4
 
 STORE_GRACE_SECONDS = 1.0
 """Seconds by which calls of local stores may outlast the requests that wait for them."""
 
 
-class BrokerCore:
+class BrokerCore(Runtime):
     """State and services of a running broker.
 
     Args:
         data: The locked data directory.
         space: The key space as loaded.
+        io: Threads for short work of requests.
+        root: Local directory of `file://` stores.
+        identity: Identity of the key space.
         log: Log of the key space.
         verifier: Checks tokens of clients, or None to accept all.
     """
 
-    headers: Headers
     resolver: Resolver
 
     def __init__(
         self,
-        runtime: Runtime,
+        options: BrokerOptions,
         data: DataDirectory,
-        identity: ClusterIdentity,
         space: KeySpace,
-        log: MetaLog,
         *,
+        io: Workers,
+        root: Path,
+        identity: ClusterIdentity,
+        log: MetaLog,
         verifier: pb.Verifier | None,
         control: BrokerControl,
     ) -> None:
-        self.runtime = runtime
+        super().__init__(options, control.clock, data, space, io=io, root=root)
         self.control = control
-        self.metrics: BrokerMetrics = runtime.metrics
         self.identity = identity
-        options = runtime.options
         suffix = options.suffix or identity.suffix
         self.process_id: pb.ProcessSpec.ID = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)
         self.looks: Looks = Looks()
-        self.space = space
-        self.space_store: KeySpaceStore = KeySpaceStore(space, log, runtime.io, self._adopt)
-        self.replicas: Replicas = Replicas(runtime, space, data)
+        self.space_store: KeySpaceStore = KeySpaceStore(space, log, io, self._adopt, self.ending)
+        self.replicas: Replicas = Replicas(self)
         self.file_problem: str = ""
         """Why the latest append failed that the broker's files refused; empty after a success."""
-        self._data = data
         self._verifier = verifier
         self._closed = False
+        control.attach(self.scheduler, self.stores)
 
     def __repr__(self) -> str:
         return f"<BrokerCore {self.space_store!r} {self.replicas!r}>"
@@ -119,45 +114,27 @@ class BrokerCore:
         """
         verifier = await in_thread(read_auth, options.auth_keys, options.auth_keys_file)
         control = control or BrokerControl(ManualClock(follow=time.time))
-        clock, files = control.clock, options.files
-        syncs = options.fsync != "off"
+        files, syncs = options.files, options.syncs
         io = Workers(_IO_THREADS, "broker-io")
-        bulk = Workers(_BULK_THREADS, "broker-bulk")
-        background = Background()
-        metrics = BrokerMetrics()
         data = DataDirectory(files, path, sync=syncs)
         try:
             identity = await io.run(data.open)
             root = Path(options.file_root or path / "fragments")
             if options.file_root is None:
                 await io.run(make_durable_directory, files, root, sync=syncs)
-            runtime = Runtime(
-                options=options,
-                clock=clock,
-                files=files,
-                io=io,
-                appends=Workers(_APPEND_THREADS, "broker-append"),
-                bulk=bulk,
-                background=background,
-                scheduler=Scheduler(background, clock),
-                stores=StoreRegistry(
-                    files,
-                    root,
-                    file_only=options.file_only,
-                    origins=options.store_origins,
-                    sync=syncs,
-                    owns_root=options.file_root is None,
-                    metrics=metrics,
-                    clock=clock,
-                    open_client=options.object_stores,
-                ),
-                metrics=metrics,
-                heads=data.heads,
-            )
             log = MetaLog(files, data.meta, data.heads, sync=syncs)
             space = await io.run(log.load)
-            core = cls(runtime, data, identity, space, log, verifier=verifier, control=control)
-            control.attach(runtime.scheduler, runtime.stores)
+            return cls(
+                options,
+                data,
+                space,
+                io=io,
+                root=root,
+                identity=identity,
+                log=log,
+                verifier=verifier,
+                control=control,
+            )
         except BaseException as error:
             data.close()
             io.close()
@@ -165,21 +142,13 @@ class BrokerCore:
                 text = f"data directory {path}: {os_error_text(error)}"
                 raise pb.ConfigurationError(text) from error
             raise
-        return core
 
     async def serve_at(self, endpoint: str) -> None:
         """Begin to answer, at an advertised endpoint.
 
         Cancellation: safe.
         """
-        self.headers = Headers(self.process_id, endpoint, self.identity, self.space)
-        self.resolver = Resolver(
-            self.space_store,
-            self.replicas,
-            self.headers,
-            assign_delay=self.runtime.options.assign_delay,
-            clock=self.runtime.clock,
-        )
+        self.resolver = Resolver(self, self.space_store, self.identity, self.process_id, endpoint)
         await self.replicas.recover_later()
 
     # For front ends
@@ -196,8 +165,8 @@ class BrokerCore:
         """
         if self._verifier is None:
             return open_claims(capability)
-        options = self.runtime.options
-        claims = verified_claims(self._verifier, header(), capability, self.runtime.clock())
+        options = self.options
+        claims = verified_claims(self._verifier, header(), capability, self.clock())
         return excluding_prefixes(claims) if options.claim_checks == "strict" else claims
 
     def token_end(self, claims: pb.Claims) -> Deadline | None:
@@ -207,7 +176,7 @@ class BrokerCore:
         """
         if claims.expires_at is None or self._verifier is None:
             return None
-        clock = self.runtime.clock
+        clock = self.clock
         return Deadline(clock, clock.monotonic() + max(0.0, claims.expires_at - clock()))
 
     @property
@@ -273,9 +242,10 @@ class BrokerCore:
         Clients see the end of these streams. Remaining requests end too: calls of local stores that
         hang fail soon after `grace` seconds.
         """
-        self.runtime.stores.give_up_after(grace + STORE_GRACE_SECONDS)
+        self.stores.give_up_after(grace + STORE_GRACE_SECONDS)
         self.control.detach()
-        self.space_store.stop()
+        self.ending.set()
+        self.space_store.wake()
         self.replicas.end_reads()
 
     async def stop_serving(self) -> None:
@@ -284,6 +254,8 @@ class BrokerCore:
         Cancellation: safe.
         """
         self.end_waits()
+        self.stopped = True
+        self.stores.begin_close()
         await self.replicas.close()
 
     async def aclose(self) -> None:
@@ -296,17 +268,15 @@ class BrokerCore:
             await finish(self._close())
 
     async def _close(self) -> None:
-        runtime = self.runtime
-        runtime.bulk.stopping.set()
-        runtime.stores.begin_close()
+        self.stores.begin_close()
         await self.replicas.sync_rest()
-        await runtime.background.aclose()
+        await self.background.aclose()
         with contextlib.suppress(RpcError):
             await self.space_store.close()
-        await runtime.stores.aclose()
-        for workers in (runtime.bulk, runtime.appends, runtime.io):
+        await self.stores.aclose()
+        for workers in (self.bulk, self.appends, self.io):
             await workers.aclose()
-        self._data.close()
+        self.data.close()
 
     def _adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
         for spec in transaction.puts:

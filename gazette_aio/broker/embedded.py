@@ -245,7 +245,7 @@ class EmbeddedBroker(Owner):
         core = self._running()
         stats = core.metrics.snapshot()
         stats["gazette_write_head"] = {each.name: each.head.offset for each in tuple(core.replicas)}
-        stats["gazette_failing_stores"] = core.runtime.stores.failing()
+        stats["gazette_failing_stores"] = core.stores.failing()
         return stats
 
     async def flush(self, journal: str | None = None) -> None:
@@ -295,13 +295,13 @@ def _scheme(tls: ServerTLS | None) -> str:
 
 async def _grpc_server(core: BrokerCore) -> GrpcServer:
     """Return a server of the Journal service, and of `grpc_extras` if options enable them."""
-    options = core.runtime.options
+    options = core.options
     drain = Drain()
     health: Health | None = None
     tools: list[grpc.GenericRpcHandler] = []
     if options.grpc_extras:
         # In a thread: building descriptors would block the event loop.
-        health, tools = await core.runtime.io.run(_tools, drain)
+        health, tools = await core.io.run(_tools, drain)
     return GrpcServer(
         (journal_service(core).handlers(drain, parse_message), *tools),
         drain,

@@ -16,11 +16,11 @@ from gazette_aio.serving.rpc_error import RpcError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.broker.host.clock import Deadline, ManualClock
-    from gazette_aio.broker.journal.replicas import Replicas
+    from gazette_aio.broker.host.clock import Deadline
     from gazette_aio.broker.keyspace.data_directory import ClusterIdentity
-    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.keyspace.space_store import KeySpaceStore
+    from gazette_aio.broker.runtime import Runtime
 
 _FULL = pb.JournalSpec.Suspend.Level.FULL
 
@@ -34,72 +34,57 @@ class Resolution(NamedTuple):
     """The journal, if it's found."""
 
 
-class Headers:
-    """Headers of a broker, at the present revision of its key space."""
+class Resolver:
+    """Resolves journals of the key space, and makes headers at its present revision.
+
+    Args:
+        process_id: ID of the broker.
+        endpoint: Endpoint that the broker advertises.
+    """
 
     def __init__(
         self,
+        runtime: Runtime,
+        store: KeySpaceStore,
+        identity: ClusterIdentity,
         process_id: pb.ProcessSpec.ID,
         endpoint: str,
-        identity: ClusterIdentity,
-        space: KeySpace,
     ) -> None:
-        self.process_id = process_id
-        self.identity = identity
-        self.route: pb.Route = pb.Route(members=[process_id], endpoints=[endpoint])
-        self.no_route: pb.Route = pb.Route(primary=-1)
-        self._space = space
+        self._runtime = runtime
+        self._store = store
+        self._identity = identity
+        self._process_id = process_id
+        self._assign_delay = runtime.options.assign_delay
+        self._assigned_at: dict[str, tuple[int, float]] = {}
+        self._route = pb.Route(members=[process_id], endpoints=[endpoint])
+        self._no_route = pb.Route(primary=-1)
         self._routed = pb.Header()
         self._unrouted = pb.Header()
 
     def routed(self) -> pb.Header:
         """Return the header of a journal that the broker serves. Don't modify the header."""
-        return self._at_revision("_routed", self.route)
+        if self._routed.etcd.revision != self._runtime.space.revision:
+            self._routed = self._header(self._route)
+        return self._routed
 
     def unrouted(self) -> pb.Header:
         """Return the header of other responses. Don't modify the header."""
-        return self._at_revision("_unrouted", self.no_route)
+        if self._unrouted.etcd.revision != self._runtime.space.revision:
+            self._unrouted = self._header(self._no_route)
+        return self._unrouted
 
-    def _at_revision(self, name: str, route: pb.Route) -> pb.Header:
-        header: pb.Header = getattr(self, name)
-        if header.etcd.revision != self._space.revision:
-            header = pb.Header(
-                process_id=self.process_id,
-                route=route,
-                etcd=pb.Header.Etcd(
-                    cluster_id=self.identity.cluster_id,
-                    member_id=self.identity.member_id,
-                    revision=self._space.revision,
-                    raft_term=self.identity.raft_term,
-                ),
-            )
-            setattr(self, name, header)
-        return header
-
-
-class Resolver:
-    """Resolves journals of the key space.
-
-    Args:
-        assign_delay: Seconds for which a new journal has no broker.
-        clock: Clock of the delay.
-    """
-
-    def __init__(
-        self,
-        store: KeySpaceStore,
-        replicas: Replicas,
-        headers: Headers,
-        *,
-        assign_delay: float,
-        clock: ManualClock,
-    ) -> None:
-        self._store = store
-        self._replicas = replicas
-        self._clock = clock
-        self._headers = headers
-        self._assign_delay = assign_delay
-        self._assigned_at: dict[str, tuple[int, float]] = {}
+    def _header(self, route: pb.Route) -> pb.Header:
+        identity = self._identity
+        return pb.Header(
+            process_id=self._process_id,
+            route=route,
+            etcd=pb.Header.Etcd(
+                cluster_id=identity.cluster_id,
+                member_id=identity.member_id,
+                revision=self._runtime.space.revision,
+                raft_term=identity.raft_term,
+            ),
+        )
 
     async def resolve(
         self,
@@ -130,53 +115,53 @@ class Resolver:
         if proxy_header is not None:
             self._check_peer(proxy_header)
             min_revision = max(min_revision, proxy_header.etcd.revision)
-        if self._store.space.revision < min_revision and not await self._store.wait_for(
+        if self._runtime.space.revision < min_revision and not await self._store.wait_for(
             min_revision, until
         ):
-            if self._store.stopping:
+            if self._runtime.ending.is_set():
                 raise RpcError(STOPPED)
             raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED")
-        item = self._store.space.get(strip_meta(journal))
+        item = self._runtime.space.get(strip_meta(journal))
         if item is None or not _is_visible(item, claims):
-            return Resolution(pb.Status.JOURNAL_NOT_FOUND, self._headers.unrouted(), None)
+            return Resolution(pb.Status.JOURNAL_NOT_FOUND, self.unrouted(), None)
         if item.spec.suspend.level == _FULL:
-            return Resolution(pb.Status.SUSPENDED, self._headers.unrouted(), item)
+            return Resolution(pb.Status.SUSPENDED, self.unrouted(), item)
         if not self.is_assigned(item):
             status = (
                 pb.Status.NO_JOURNAL_PRIMARY_BROKER
                 if require_primary
                 else pb.Status.INSUFFICIENT_JOURNAL_BROKERS
             )
-            return Resolution(status, self._headers.unrouted(), item)
-        if self._replicas.stopped:
+            return Resolution(status, self.unrouted(), item)
+        if self._runtime.stopped:
             raise RpcError(STOPPED)
-        return Resolution(pb.Status.OK, self._headers.routed(), item)
+        return Resolution(pb.Status.OK, self.routed(), item)
 
     def route(self, item: JournalItem) -> pb.Route:
         """Return the route of a journal."""
         if item.spec.suspend.level == _FULL or not self.is_assigned(item):
-            return self._headers.no_route
-        return self._headers.route
+            return self._no_route
+        return self._route
 
     def is_assigned(self, item: JournalItem) -> bool:
         """Return whether the journal has been assigned to the broker."""
         if not self._assign_delay:
             return True
         known = self._assigned_at.get(item.name)
-        now = self._clock.monotonic()
+        now = self._runtime.clock.monotonic()
         if known is None or known[0] != item.create_revision:
             known = (item.create_revision, now + self._assign_delay)
             self._assigned_at[item.name] = known
         return now >= known[1]
 
     def _check_peer(self, header: pb.Header) -> None:
-        cluster = self._headers.identity.cluster_id
+        cluster = self._identity.cluster_id
         if header.etcd.cluster_id != cluster:
             raise RpcError(
                 "request Etcd ClusterId doesn't match our own "
                 f"({header.etcd.cluster_id} vs {cluster})"
             )
-        theirs, ours = header.process_id, self._headers.process_id
+        theirs, ours = header.process_id, self._process_id
         if (theirs.zone or theirs.suffix) and theirs != ours:
             raise RpcError(
                 f"request ProcessId doesn't match our own ({_text(theirs)} vs {_text(ours)})"

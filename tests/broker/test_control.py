@@ -849,7 +849,7 @@ async def test_time_assigns_journals(tmp_path: Path) -> None:
 
 
 async def test_settled_waits_for_what_is_due(broker: EmbeddedBroker) -> None:
-    scheduler = broker.core.runtime.scheduler
+    scheduler = broker.core.scheduler
     begun, end = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

@@ -113,7 +113,7 @@ async def test_changes_which_follow_closely_are_one_snapshot(tmp_path: Path) -> 
         names = ["journal/1/A", "journal/1/C", "journal/2/B"]
         assert await following == names
         # Who resumes behind a change is told of it at once.
-        behind = pb.ListRequest(watch=True, watch_resume=broker.core.headers.unrouted())
+        behind = pb.ListRequest(watch=True, watch_resume=broker.core.resolver.unrouted())
         behind.watch_resume.etcd.revision -= 1
         resumed = caller.list_call(behind)
         assert await _snapshot(resumed) == names

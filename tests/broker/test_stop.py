@@ -110,7 +110,7 @@ async def test_appends_which_have_arrived_are_served(tmp_path: Path) -> None:
         stopping = asyncio.create_task(broker.stop(10.0))
 
         async def ends() -> bool:
-            return core.space_store.stopping
+            return core.ending.is_set()
 
         await eventually(ends)
         with pytest.raises(grpc.aio.AioRpcError, match="the server is stopping"):
@@ -272,7 +272,7 @@ async def test_an_append_which_opens_a_journal_as_all_ends_is_told(tmp_path: Pat
             stopping = asyncio.create_task(broker.core.stop_serving())
 
             async def ends() -> bool:
-                return broker.core.replicas.stopped
+                return broker.core.stopped
 
             await eventually(ends)
             files.gate.set()

@@ -118,7 +118,7 @@ class JsonRoutes:
             raise JsonError("unexpected EOF") from None
         if len(document) <= _INLINE_BYTES:
             return parse_message(cls, bytes(document))
-        return await self._core.runtime.bulk.run(parse_message, cls, bytes(document))
+        return await self._core.bulk.run(parse_message, cls, bytes(document))
 
 
 class _Stream:

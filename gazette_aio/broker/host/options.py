@@ -152,6 +152,11 @@ class BrokerOptions:
         _check_identity(self)
 
     @property
+    def syncs(self) -> bool:
+        """Whether files are synced."""
+        return self.fsync != "off"
+
+    @property
     def store_origins(self) -> frozenset[str]:
         """Origins of `store_endpoint`, in one spelling."""
         if isinstance(self.store_endpoint, str):

@@ -40,8 +40,6 @@ class Workers:
     """
 
     def __init__(self, threads: int, name: str, *, abandonable: bool = False) -> None:
-        self.stopping: threading.Event = threading.Event()
-        """Set when long work should give up between two slices."""
         self._threads = threads
         self._name = name
         self._abandonable = abandonable
@@ -88,8 +86,7 @@ class Workers:
         return await call if self._abandonable else await finish(call)
 
     def give_up(self) -> None:
-        """Fail all calls, now and later. Running calls may give up after their present slice."""
-        self.stopping.set()
+        """Fail all calls, now and later."""
         self._fails_calls = True
         for future in list(self._pending):
             resolve(future, None, StoreError(STOPPING))
@@ -99,14 +96,12 @@ class Workers:
 
         Cancellation: safe — call again.
         """
-        self.stopping.set()
         while self._pending:
             await asyncio.wait(list(self._pending))
         self.close()
 
     def close(self) -> None:
         """End the threads after their present calls, without waiting. Idempotent."""
-        self.stopping.set()
         if not self._closed:
             self._closed = True
             for _ in range(self._started):

@@ -15,11 +15,11 @@ from gazette_aio.protocol.fragment import MAX_PATH_POSTFIX_LENGTH
 from gazette_aio.protocol.journal import validate_path_component
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
 
     from gazette_aio.broker.fragments.local_fragment import LocalFragment
     from gazette_aio.broker.host.files import FileOps
-    from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.keyspace.keyspace import KeySpace
     from gazette_aio.broker.stores import FragmentStore
 
@@ -79,7 +79,7 @@ def _check_nested(space: KeySpace, journal: str, postfix: str) -> None:
 
 
 def write_fragment(
-    store: FragmentStore, path: str, local: LocalFragment, workers: Workers
+    store: FragmentStore, path: str, local: LocalFragment, stopping: threading.Event
 ) -> tuple[int, int]:
     """Write a fragment to a store; return its modification time, and how many bytes were written.
 
@@ -87,7 +87,7 @@ def write_fragment(
         store: The store.
         path: Path of the fragment's file.
         local: The fragment.
-        workers: Threads of the store, whose end the write doesn't outlast.
+        stopping: Ends the write between two pieces, once it's set.
 
     Raises:
         OSError, StoreError: The fragment can't be written.
@@ -98,7 +98,7 @@ def write_fragment(
     def pieces() -> Iterator[bytes]:
         nonlocal written
         for piece in local.pieces():
-            if workers.stopping.is_set():
+            if stopping.is_set():
                 raise pb.StoreError(STOPPING)
             written += len(piece)
             yield piece

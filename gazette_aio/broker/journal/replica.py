@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.broker.fragments.local_fragment import LocalFragment
     from gazette_aio.broker.host.scheduler import Timer, Work
-    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace
+    from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.runtime import Runtime
 
 _logger = logging.getLogger(__name__)
@@ -44,32 +44,29 @@ class Replica:
     """A served journal. It rolls and persists its fragments, and lists its stores while it's used.
 
     Args:
-        directory: Directory of the journal's life, from its creation to its deletion.
         is_listed: Whether the stores are known to be empty.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        space: KeySpace,
         item: JournalItem,
-        directory: Path,
         *,
         is_listed: bool,
     ) -> None:
         self.name: str = item.name
         self.item: JournalItem = item
         """The present journal."""
-        self.directory = directory
+        self.directory: Path = runtime.data.journal(item)
+        """Directory of the journal's life, from its creation to its deletion."""
         self.index: FragmentIndex = FragmentIndex()
         codec = item.spec.fragment.compression_codec
-        self.head: WriteHead = WriteHead(runtime, item.name, directory, codec, self.index)
+        self.head: WriteHead = WriteHead(runtime, item.name, self.directory, codec, self.index)
         self.is_listed: bool = is_listed
         """Whether the index has ever adopted a listing of the stores."""
         self.listing_error: str = ""
         """Error of the last listing, or an empty text."""
         self._runtime = runtime
-        self._space = space
         self._due: dict[_Kind, Timer] = {}
         """Work to come. Work that has begun isn't due any more."""
         self._persisting = asyncio.Lock()
@@ -304,12 +301,12 @@ class Replica:
         files = runtime.files
         handle = runtime.stores.get(url)
         separate = runtime.options.nested_journals == "separate"
-        fragment = placed(local, self.item.spec, self._space if separate else None)
+        fragment = placed(local, self.item.spec, runtime.space if separate else None)
         # Invariant: the thread has its own descriptor. It may continue after its caller, when the
         # system may have given the number to another file.
         own = dataclasses.replace(local, content=ContentFile(files, local.content.path))
         path = pb.content_path(fragment)
-        mod_time, written = await handle.run(write_fragment, path, own, handle.workers)
+        mod_time, written = await handle.run(write_fragment, path, own, runtime.stores.stopping)
         if url not in self.item.spec.fragment.stores:
             return  # Nobody looks for it there any more: it goes to the store which is next.
         # Invariant: fragments are recorded in order, each before it counts as persisted. Otherwise
@@ -379,7 +376,7 @@ class Replica:
             urls = list(self.item.spec.fragment.stores)
             # Taken now: threads don't read the key space.
             separate = urls and runtime.options.nested_journals == "separate"
-            nested = self._space.prefixed(self.name + "/") if separate else []
+            nested = runtime.space.prefixed(self.name + "/") if separate else []
             token = self.index.begin_listing()
             listed = FragmentCover(self.name)
             try:
@@ -387,7 +384,7 @@ class Replica:
                     handle = runtime.stores.get(url)
                     # The thread also builds the set: a journal may have very many fragments.
                     count = await handle.run(
-                        list_fragments, self.name, nested, listed, handle.workers
+                        list_fragments, self.name, nested, listed, runtime.stores.stopping
                     )
                     runtime.metrics.store_list_items += count
             except (OSError, pb.GazetteError) as error:

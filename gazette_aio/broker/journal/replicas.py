@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gazette_aio.broker.keyspace.data_directory import DataDirectory
-    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpace, KeySpaceTransaction
+    from gazette_aio.broker.keyspace.keyspace import JournalItem, KeySpaceTransaction
     from gazette_aio.broker.runtime import Runtime
 
 STOPPED = "resolver has stopped serving local replicas"
@@ -34,12 +33,12 @@ _FLUSHES_AT_ONCE = 8
 class Replicas:
     """Replicas by journal. A journal has no replica before its first read or append."""
 
-    def __init__(self, runtime: Runtime, space: KeySpace, data: DataDirectory) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.max_open: int = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         """Replicas which may keep files open for their next append."""
         self._runtime = runtime
-        self._space = space
-        self._data = data
+        self._space = runtime.space
+        self._data = runtime.data
         self._replicas: dict[str, Replica] = {}
         self._opening: dict[Replica, asyncio.Task[None]] = {}
         self._leaving: dict[Path, asyncio.Task[None]] = {}
@@ -49,9 +48,6 @@ class Replicas:
         self._unsynced: set[Replica] = set()
         self._interval_armed = False
         self._interval_lock = asyncio.Lock()
-        self._ending = False
-        self.stopped: bool = False
-        """Whether journals aren't served any more."""
 
     def __repr__(self) -> str:
         return f"<Replicas open={len(self._replicas)}>"
@@ -76,7 +72,7 @@ class Replicas:
         """
         replica = self._replicas.get(item.name)
         if replica is None or replica.item.create_revision != item.create_revision:
-            if self.stopped:
+            if self._runtime.stopped:
                 raise ReplicaFailedError(STOPPED)
             directory = self._data.journal(item)
             is_fresh = (
@@ -85,8 +81,8 @@ class Replicas:
                 and not directory.exists()
             )
             is_empty = is_fresh and not item.spec.fragment.stores
-            replica = Replica(self._runtime, self._space, item, directory, is_listed=is_empty)
-            if self._ending:
+            replica = Replica(self._runtime, item, is_listed=is_empty)
+            if self._runtime.ending.is_set():
                 replica.index.end()
             if is_empty:
                 self._replicas[item.name] = replica
@@ -176,7 +172,7 @@ class Replicas:
 
         async def work() -> None:
             item = self._space.get(name)
-            if item is not None and item.spec.suspend.level != _FULL and not self.stopped:
+            if item is not None and item.spec.suspend.level != _FULL and not self._runtime.stopped:
                 await self.get(item)
 
         self._runtime.scheduler.after(0.0, f"recover {name}", work, lane=item.first_store)
@@ -221,7 +217,7 @@ class Replicas:
             del self._replicas[replica.name]
         opening = self._opening.get(replica)
         unsynced = replica in self._unsynced
-        if self.stopped or (opening is None and replica.is_settled and not unsynced):
+        if self._runtime.stopped or (opening is None and replica.is_settled and not unsynced):
             return
         directory = replica.directory
         leave = self._leave(replica, self._leaving.get(directory), opening)
@@ -327,7 +323,7 @@ class Replicas:
         async with self._interval_lock:  # Who ends the broker waits for a round in progress.
             for replica in list(self._unsynced):
                 # A closed replica is synced when it leaves, before another replica uses its files.
-                if self.stopped or not replica.head.closed:
+                if self._runtime.stopped or not replica.head.closed:
                     await self._sync_one(replica)
 
     async def _sync_one(self, replica: Replica) -> None:
@@ -341,7 +337,6 @@ class Replicas:
 
     def end_reads(self) -> None:
         """Let readers of all replicas, now and later, see the end of their streams."""
-        self._ending = True
         for replica in self._replicas.values():
             replica.index.end()
 
@@ -350,9 +345,6 @@ class Replicas:
 
         Cancellation: safe — all replicas are ended.
         """
-        self.stopped = True
-        self._runtime.bulk.stopping.set()
-        self._runtime.stores.begin_close()
         await self._sync_interval()
         for replica in list(self._replicas.values()):
             self._drop(replica)

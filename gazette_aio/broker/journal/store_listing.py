@@ -13,8 +13,9 @@ from gazette_aio.broker.host.workers import STOPPING
 from gazette_aio.protocol.go.text import clean_path
 
 if TYPE_CHECKING:
+    import threading
+
     from gazette_aio.broker.fragments.cover_index import FragmentCover
-    from gazette_aio.broker.host.workers import Workers
     from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.stores import FragmentStore
 
@@ -31,7 +32,7 @@ def list_fragments(
     journal: str,
     nested: list[JournalItem],
     listed: FragmentCover,
-    workers: Workers,
+    stopping: threading.Event,
 ) -> int:
     """Add a journal's fragments in a store to `listed`, and return their number.
 
@@ -40,7 +41,7 @@ def list_fragments(
         journal: Name of the journal.
         nested: Journals whose directories below that of the journal are theirs alone.
         listed: Set of fragments, of all stores.
-        workers: Threads of the store, whose end the listing doesn't outlast.
+        stopping: Ends the listing between two files, once it's set.
 
     Raises:
         OSError, StoreError: The store can't be listed.
@@ -50,7 +51,7 @@ def list_fragments(
     rows: list[_Row] = []
     ignored = 0
     for path, mod_time in in_thread_slices(store.list(journal + "/", skip=skip)):
-        if workers.stopping.is_set():
+        if stopping.is_set():
             raise pb.StoreError(STOPPING)
         try:
             fragment = pb.parse_fragment(journal, path)

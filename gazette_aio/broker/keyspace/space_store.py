@@ -31,18 +31,20 @@ class KeySpaceStore:
         space: The key space as loaded.
         workers: Threads to write in.
         adopt: Called after each commit with the transaction and the journals that it deleted.
+        ending: Set when the broker stops, and all waits end.
     """
 
-    def __init__(self, space: KeySpace, log: MetaLog, workers: Workers, adopt: Adopt) -> None:
+    def __init__(
+        self, space: KeySpace, log: MetaLog, workers: Workers, adopt: Adopt, ending: asyncio.Event
+    ) -> None:
         self.space = space
         self._log = log
         self._workers = workers
         self._adopt = adopt
         self._lock = asyncio.Lock()
         self._changed = Signal()
-        self._stopped = asyncio.Event()
+        self._ending = ending
         self._failure = ""
-        self.stopping: bool = False
 
     def __repr__(self) -> str:
         return f"<KeySpaceStore {self.space!r} {self._log!r}>"
@@ -108,7 +110,7 @@ class KeySpaceStore:
         Cancellation: safe.
         """
         while self.space.revision < revision:
-            if self.stopping or not await wait_until(self._changed.next(), until):
+            if self._ending.is_set() or not await wait_until(self._changed.next(), until):
                 return False
         return True
 
@@ -137,14 +139,12 @@ class KeySpaceStore:
         when = clock.monotonic() + delay
         if until is not None and until.when < when:
             # The client's token ends before the changes are shown.
-            await until.wait(self._stopped)
+            await until.wait(self._ending)
             return False
-        return not await clock.wait(self._stopped, when)
+        return not await clock.wait(self._ending, when)
 
-    def stop(self) -> None:
-        """End all waits."""
-        self.stopping = True
-        self._stopped.set()
+    def wake(self) -> None:
+        """Let all waits look whether the broker stops."""
         self._changed.set()
 
     async def close(self) -> None:

@@ -166,7 +166,7 @@ class _Append:
         self._header = header
         if item is None or status != _OK:
             return self._refusal(status)
-        if desired_replication(item.spec, core.runtime.options.max_replication) > 1:
+        if desired_replication(item.spec, core.options.max_replication) > 1:
             return self._refusal(pb.Status.INSUFFICIENT_JOURNAL_BROKERS)
         return item
 
@@ -183,10 +183,10 @@ class _Append:
             return item
         if not (stores := item.spec.fragment.stores):
             return await self._replica(item)
-        runtime = self._core.runtime
-        clock, wait = runtime.clock, runtime.options.store_wait
+        core = self._core
+        clock, wait = core.clock, core.options.store_wait
         give_up = clock.monotonic() + wait
-        is_remote = any(runtime.stores.get(url).is_remote for url in stores)
+        is_remote = any(core.stores.get(url).is_remote for url in stores)
         problem = ""
         try:
             # A call of a local store is awaited, since it uses files.
@@ -198,7 +198,7 @@ class _Append:
             item = replica.item
             if not item.first_store:
                 return replica  # It has lost its stores meanwhile.
-            handle = runtime.stores.get(item.first_store)
+            handle = core.stores.get(item.first_store)
             if handle.is_remote:
                 wait = max(0.0, give_up - clock.monotonic())
             problem = await handle.wait_healthy(wait)
@@ -208,7 +208,7 @@ class _Append:
                 await replica.refresh()
                 if not (problem := replica.listing_error):
                     return replica
-        self._header = self._core.headers.routed()
+        self._header = core.resolver.routed()
         return self._refusal(
             pb.Status.FRAGMENT_STORE_UNHEALTHY,
             f"fragment store {item.first_store} unhealthy: {problem}",
@@ -228,7 +228,7 @@ class _Append:
         matches = await self._registers_match(head.spool.registers)
         while True:
             # A resolution is valid while the revision of the key space is the same.
-            if self._header.etcd.revision != core.space.revision or core.replicas.stopped:
+            if self._header.etcd.revision != core.space.revision or core.stopped:
                 item = await self._resolve()
                 if isinstance(item, pb.AppendResponse):
                     return item
@@ -253,7 +253,7 @@ class _Append:
                     last_mod_time=cover.last_mod_time,
                 ),
                 roll_pending=head.roll_pending,
-                now_seconds=core.runtime.clock(),
+                now_seconds=core.clock(),
             )
             match decision:
                 case StreamAppend():
@@ -272,13 +272,13 @@ class _Append:
 
     async def _stream(self, replica: Replica, decision: StreamAppend) -> pb.AppendResponse:
         core, head = self._core, replica.head
-        options = core.runtime.options
+        options = core.options
         spec = replica.item.spec
         offset = roll_offset(
             head.spool.extent,
             spec.fragment,
             roll_to=decision.roll_to,
-            now_seconds=core.runtime.clock(),
+            now_seconds=core.clock(),
         )
         if offset is not None:
             await replica.roll(offset)
@@ -377,7 +377,7 @@ class _Append:
             spool.create()
         spool.open()
         self._core.replicas.touched(replica)
-        return AppendWriter(spool, self._core.runtime.appends)
+        return AppendWriter(spool, self._core.appends)
 
     async def _abort(self, writer: AppendWriter) -> None:
         if dropped := await writer.abort():

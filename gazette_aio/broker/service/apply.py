@@ -46,13 +46,13 @@ async def serve_apply(
     turns = Turns()
     for index, change in enumerate(request.changes):
         if is_long(change):
-            await core.runtime.bulk.run(_validate, index, change)
+            await core.bulk.run(_validate, index, change)
         else:
             _validate(index, change)
         await turns.rest()
     admit = None
     if (visible := visibility(claims.selector)) is not None:
-        if core.runtime.options.claim_checks == "strict":
+        if core.options.claim_checks == "strict":
             admit = functools.partial(_admit, core, request.changes, visible)
         else:
             for change in request.changes:
@@ -65,7 +65,7 @@ async def serve_apply(
     except TransactionError as error:
         raise RpcError(str(error)) from None
     status = pb.Status.OK if applied else pb.Status.ETCD_TRANSACTION_FAILED
-    await send(pb.ApplyResponse(status=status, header=core.headers.unrouted()))
+    await send(pb.ApplyResponse(status=status, header=core.resolver.unrouted()))
 
 
 def _validate(index: int, change: pb.ApplyRequest.Change) -> None:
@@ -87,7 +87,7 @@ async def _admit(
     The caller holds the key space meanwhile.
     """
     space = core.space
-    directories = Directories(file_only=core.runtime.options.file_only)
+    directories = Directories(file_only=core.options.file_only)
     turns = Turns()
     for change in changes[:MAX_CHANGES]:  # More are refused anyway.
         spec = change.upsert

@@ -34,7 +34,7 @@ async def process(core: BrokerCore, function: Callable[..., T], *messages: Messa
     Cancellation: safe — takes effect after the call.
     """
     if any(map(is_long, messages)):
-        return await core.runtime.bulk.run(function, *messages)
+        return await core.bulk.run(function, *messages)
     return function(*messages)
 
 
@@ -73,7 +73,7 @@ async def signed_urls(
     for store, positions in by_store.items():
         stored = [fragments[position] for position in positions]
         try:
-            signed = await core.runtime.stores.get(store).sign_gets(stored, seconds)
+            signed = await core.stores.get(store).sign_gets(stored, seconds)
         except pb.StoreError as error:
             raise RpcError(str(error)) from None
         for position, url in zip(positions, signed, strict=True):

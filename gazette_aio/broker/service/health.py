@@ -34,15 +34,15 @@ async def serve_health(
     """
     await validate(core, request)
     url = request.fragment_store
-    strict = not core.is_open and core.runtime.options.claim_checks == "strict"
+    strict = not core.is_open and core.options.claim_checks == "strict"
     if strict and not await _is_named(core, claims, url):
         _authorize(claims, url)
-    handle = core.runtime.stores.visit(url)
+    handle = core.stores.visit(url)
     problem = await handle.check()
     if not problem and request.check_delete:
         problem = await handle.probe_delete(request.check_delete_prefix)
     status = pb.Status.FRAGMENT_STORE_UNHEALTHY if problem else pb.Status.OK
-    header = core.headers.unrouted()
+    header = core.resolver.unrouted()
     await send(
         pb.FragmentStoreHealthResponse(status=status, header=header, store_health_error=problem)
     )

@@ -42,7 +42,7 @@ async def serve_list(
     await validate(core, request)
     if is_long(request):
         step = 1
-        matches, prefix = await core.runtime.bulk.run(_prepare, request.selector)
+        matches, prefix = await core.bulk.run(_prepare, request.selector)
     else:
         step = _SLICE_JOURNALS
         matches, prefix = _prepare(request.selector)
@@ -54,12 +54,11 @@ async def serve_list(
     revision = request.watch_resume.etcd.revision + 1 if request.HasField("watch_resume") else 0
     last = (-1, -1)
     until = core.token_end(claims)
-    runtime = core.runtime
-    delay = runtime.options.watch_delay
-    while await core.space_store.wait_merged(revision, delay, runtime.clock, until):
+    delay = core.options.watch_delay
+    while await core.space_store.wait_merged(revision, delay, core.clock, until):
         space = core.space
         revision = space.revision + 1
-        header = core.headers.unrouted()
+        header = core.resolver.unrouted()
         items, newest = await _select(space.prefixed(prefix), predicate, step)
         # The number of matches and the newest revision show a change; routes don't count.
         if (len(items), newest) == last:

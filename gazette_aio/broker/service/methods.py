@@ -132,7 +132,7 @@ class _Method:
             await counted(ContentChunk(response.offset, content) if content else response)
 
     def _completed(self, responses: Sequence[Any]) -> list[Any]:
-        headers = self._core.headers
+        headers = self._core.resolver
         return completed(self._kind, responses, headers.routed(), headers.unrouted())
 
 

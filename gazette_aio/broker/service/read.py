@@ -141,7 +141,7 @@ async def _find(
             index.cover,
             offset,
             begin_mod_time=request.begin_mod_time,
-            now_seconds=core.runtime.clock(),
+            now_seconds=core.clock(),
         )
         if hit is None:
             try:
@@ -189,7 +189,7 @@ async def _send_content(
         if entry.content is not None
         else _stored_batches(core, entry, offset, end)
     )
-    size = core.runtime.options.chunk_size
+    size = core.options.chunk_size
     async with contextlib.aclosing(batches):
         async for batch in batches:
             for start in range(0, len(batch), size):
@@ -207,7 +207,7 @@ async def _local_batches(
     content = entry.content
     assert content is not None, "not a local fragment"
     ahead: asyncio.Future[bytes] | None = None
-    io = core.runtime.io
+    io = core.io
     try:
         while offset < end:
             length = min(end - offset, BATCH_BYTES)
@@ -238,10 +238,10 @@ async def _local_batches(
 async def _stored_batches(
     core: BrokerCore, entry: IndexEntry, offset: int, end: int
 ) -> AsyncGenerator[bytes, None]:
-    handle = core.runtime.stores.get(entry.fragment.backing_store)
+    handle = core.stores.get(entry.fragment.backing_store)
     workers = handle.workers
     try:
-        verified = handle.verified if core.runtime.options.verify_fragments else None
+        verified = handle.verified if core.options.verify_fragments else None
         stored = StoredContent(handle.require(), entry.fragment, offset, end, verified=verified)
         try:
             while (batch := await workers.run(stored.next)) is not None:

@@ -15,6 +15,7 @@ from gazette_aio.broker.stores.verified import VerifiedFiles
 from gazette_aio.protocol.url import redacted
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from gazette_aio.broker.host.clock import ManualClock
@@ -62,6 +63,7 @@ class StoreHandle:
         checkers: Threads for checks of its health.
         clock: Clock of checks.
         is_remote: Whether operations on the store go over a network.
+        stopping: Set when the broker ends. From then on, failures don't count.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class StoreHandle:
         metrics: BrokerMetrics,
         clock: ManualClock,
         is_remote: bool,
+        stopping: threading.Event,
     ) -> None:
         self.name: str = redacted(url)
         """Name of the store in the log, without secrets."""
@@ -90,6 +93,7 @@ class StoreHandle:
         self._own = (store, problem)
         self._problem = problem
         self._checkers = checkers
+        self._stopping = stopping
         self._metrics = metrics
         self._due = 0.0
         self._failures = 0
@@ -147,7 +151,7 @@ class StoreHandle:
         try:
             result = await self.workers.run(function, self.require(), *args, **kwargs)
         except (OSError, pb.StoreError) as error:
-            if not self.workers.stopping.is_set():
+            if not self._stopping.is_set():
                 text = os_error_text(error) if isinstance(error, OSError) else str(error)
                 self._note(function.__name__, text)
             raise
@@ -280,7 +284,7 @@ class StoreHandle:
         if store is not self.store:
             return  # It was replaced meanwhile: the next check is due.
         self._problem = problem
-        if not self._checkers.stopping.is_set():
+        if not self._stopping.is_set():
             self._note("check", problem)
         self._failures = self._failures + 1 if problem else 0
         wait = retry_seconds(self._failures) if problem else _HEALTHY_SECONDS

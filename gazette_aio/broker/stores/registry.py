@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import OrderedDict
 from functools import partial
@@ -14,14 +15,11 @@ from gazette_aio.broker.stores.handle import StoreHandle
 from gazette_aio.broker.stores.opening import is_remote_store, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from obstore.store import ObjectStore as Client
-
     from gazette_aio.broker.host.clock import ManualClock
-    from gazette_aio.broker.host.files import FileOps
     from gazette_aio.broker.host.metrics import BrokerMetrics
+    from gazette_aio.broker.host.options import BrokerOptions
     from gazette_aio.broker.stores.fragment_store import FragmentStore
 
 _REMOTE_THREADS = 16
@@ -41,39 +39,27 @@ class StoreRegistry:
     name at will, only the latest are kept. A dropped store is opened again on demand.
 
     Args:
-        root: File root of `file://` stores.
-        file_only: Whether stores of all schemes are kept below the root.
-        origins: Origins that stores may name by their argument `endpoint`.
-        sync: Whether persisted files are made durable.
-        owns_root: Whether no other broker writes below the root.
+        root: Local directory of `file://` stores.
         clock: Clock of health checks.
-        open_client: Returns clients of object stores; None uses `obstore`.
     """
 
     def __init__(
-        self,
-        files: FileOps,
-        root: Path,
-        *,
-        file_only: bool,
-        origins: frozenset[str],
-        sync: bool,
-        owns_root: bool,
-        metrics: BrokerMetrics,
-        clock: ManualClock,
-        open_client: Callable[[pb.FragmentStoreURL], Client] | None = None,
+        self, options: BrokerOptions, root: Path, metrics: BrokerMetrics, clock: ManualClock
     ) -> None:
-        self._file_only = file_only
+        self._file_only = options.file_only
         self._open_store = partial(
             open_store,
             root=root.absolute(),
-            origins=origins,
-            files=files,
-            file_only=file_only,
-            sync=sync,
-            owned_since=time.time() if owns_root else 0.0,
-            open_client=open_client,
+            origins=options.store_origins,
+            files=options.files,
+            file_only=options.file_only,
+            sync=options.syncs,
+            # No other broker writes below a root that is within the data directory.
+            owned_since=time.time() if options.file_root is None else 0.0,
+            open_client=options.object_stores,
         )
+        self.stopping: threading.Event = threading.Event()
+        """Set when long calls should give up between two slices, as the broker ends."""
         # Invariant: calls that wait for a network take no threads from other calls.
         self._remote = Workers(_REMOTE_THREADS, "broker-remote", abandonable=True)
         # Nor do stores that only clients name take threads from journals' stores.
@@ -151,6 +137,7 @@ class StoreRegistry:
             metrics=self._metrics,
             clock=self._clock,
             is_remote=is_remote,
+            stopping=self.stopping,
         )
         return handle
 
@@ -164,6 +151,7 @@ class StoreRegistry:
             self._giving_up = loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
+        self.stopping.set()
         self._local.give_up()
         self._checks.give_up()
 
@@ -172,9 +160,9 @@ class StoreRegistry:
 
         Calls of local stores have some seconds to end.
         """
+        self.stopping.set()
         self._remote.give_up()
         self._visits.give_up()
-        self._local.stopping.set()
         self.give_up_after(_HANG_SECONDS)
 
     async def aclose(self) -> None:

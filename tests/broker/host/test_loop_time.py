@@ -95,7 +95,7 @@ async def test_long_requests(broker: EmbeddedBroker) -> None:
     labels = pb.LabelSet(labels=[pb.Label(name=name, value="x") for name in names])
     members = [pb.ProcessSpec.ID(zone="zone", suffix=f"{number:06}") for number in range(10_000)]
     header = pb.Header(
-        etcd=broker.core.headers.unrouted().etcd, route=pb.Route(members=members, primary=-1)
+        etcd=broker.core.resolver.unrouted().etcd, route=pb.Route(members=members, primary=-1)
     )
     found: list[pb.ListResponse] = []
 
@@ -158,7 +158,7 @@ async def test_very_many_fragments_are_listed(broker: EmbeddedBroker) -> None:
     """It takes longer than others, as few fragments take no time to drop."""
     core = broker.core
     count = 30_000
-    core.runtime.stores.get(STORE).replace(ManyFiles(count))
+    core.stores.get(STORE).replace(ManyFiles(count))
     spec = journal_spec(stores=[STORE])
     await serve_apply(core, ALL, pb.ApplyRequest(changes=[pb.ApplyRequest.Change(upsert=spec)]))
     await broker.refresh("test/journal")

@@ -140,8 +140,8 @@ async def test_pauses_grow_while_a_store_fails(tmp_path: Path) -> None:
         await caller.create(journal_spec(stores=["file:///"], length=1024))
         await caller.commit(b"content")
         await caller.commit(b"more")  # The first fragment is complete, as the first of a journal.
-        broker.core.runtime.stores.get("file:///").replace(full)
-        broker.core.runtime.stores.get("file:///b/").replace(other)
+        broker.core.stores.get("file:///").replace(full)
+        broker.core.stores.get("file:///b/").replace(other)
         await pass_seconds(12)
         assert full.times == [1, 11]
         await caller.commit(bytes(2000))
@@ -211,7 +211,7 @@ async def test_a_fragment_stays_until_it_is_in_a_store_of_its_journal(tmp_path: 
     async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
         await caller.create(journal_spec(stores=["file:///"]))
         await caller.commit(b"content")
-        broker.core.runtime.stores.get("file:///").replace(store)
+        broker.core.stores.get("file:///").replace(store)
         flushing = asyncio.ensure_future(broker.flush(NAME))
         assert await asyncio.to_thread(store.reached.wait, 30)
         await caller.create(journal_spec(stores=["file:///b/"]))
@@ -225,7 +225,7 @@ async def test_a_fragment_stays_until_it_is_in_a_store_of_its_journal(tmp_path: 
 async def test_an_append_needs_no_store_which_is_taken_away(tmp_path: Path) -> None:
     store = HeldStore(tmp_path / "root", "list")
     async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
-        broker.core.runtime.stores.get("file:///").replace(store)
+        broker.core.stores.get("file:///").replace(store)
         await caller.create(journal_spec(stores=["file:///"]))
         appending = asyncio.ensure_future(caller.append(b"content"))
         assert await asyncio.to_thread(store.reached.wait, 30)
@@ -240,7 +240,7 @@ async def test_listings_go_on_after_one_was_given_up(tmp_path: Path) -> None:
     async with new_broker(tmp_path, clock=clock) as broker, calling(broker.endpoint) as caller:
         await caller.create(journal_spec())
         await caller.fragments()
-        broker.core.runtime.stores.get("file:///").replace(store)
+        broker.core.stores.get("file:///").replace(store)
         await caller.create(journal_spec(stores=["file:///"]))
         request = pb.FragmentsRequest(journal=NAME)
         giving_up = asyncio.ensure_future(
@@ -318,7 +318,7 @@ async def test_a_journal_suspended_while_it_opens_is_flushed(tmp_path: Path) -> 
         await caller.create(journal_spec())
         await caller.commit(b"content")
     async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
-        broker.core.runtime.stores.get("file:///").replace(store)
+        broker.core.stores.get("file:///").replace(store)
         await caller.create(journal_spec(stores=["file:///"]))  # It's opened by that.
         assert await asyncio.to_thread(store.reached.wait, 30)
         await caller.create(journal_spec(stores=["file:///"], suspend=FULL))
@@ -340,7 +340,7 @@ async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path:
     async with new_broker(tmp_path) as broker, calling(broker.endpoint) as caller:
         broker.control.clock.freeze()
         # Before there are journals of it, which might list it at once.
-        broker.core.runtime.stores.get("file:///").replace(store)
+        broker.core.stores.get("file:///").replace(store)
         await caller.create(*specs)
         flushing = asyncio.ensure_future(broker.core.replicas.flush_all())
         assert await asyncio.to_thread(store.reached.wait, 30)
@@ -361,7 +361,7 @@ async def test_a_journal_created_anew_during_a_flush_has_its_own_files(tmp_path:
 
 
 async def test_work_of_a_silent_store_keeps_no_other_waiting(broker: EmbeddedBroker) -> None:
-    scheduler = broker.core.runtime.scheduler
+    scheduler = broker.core.scheduler
     end = asyncio.Event()
     done: list[str] = []
 

@@ -256,7 +256,7 @@ async def test_signed_urls_can_be_fetched(
         assert query["X-Amz-Expires"] == [str(7 * 24 * 3600)]
         unsigned = await caller.fragments_call(pb.FragmentsRequest(journal="test/journal"))
         assert unsigned.fragments[0].signed_url == ""
-        shown = [repr(broker.core.runtime.stores.get(bucket.url("a%20b/")))]
+        shown = [repr(broker.core.stores.get(bucket.url("a%20b/")))]
     shown += [f"{record.getMessage()} {record.__dict__}" for record in caplog.records]
     assert all("X-Amz" not in text and SECRET not in text for text in shown)
 
@@ -712,7 +712,7 @@ async def collect(call: Any) -> Any:
 async def test_stores_which_clients_name_are_few(tmp_path: Path) -> None:
     (tmp_path / "root" / "used").mkdir(parents=True)
     async with new_broker(tmp_path / "data", file_root=tmp_path / "root") as broker:
-        stores = broker.core.runtime.stores
+        stores = broker.core.stores
         async with calling(broker.endpoint) as caller:
             await caller.create(journal_spec(stores=["file:///used/"]))
             await caller.commit(b"content")
@@ -744,7 +744,7 @@ async def test_silent_stores_which_clients_name_are_no_matter_to_journals(
             assert await health(caller, bucket.url()) == ""
             await caller.create(journal_spec(stores=[bucket.url()]))
             await caller.commit(b"content")
-            stores = broker.core.runtime.stores
+            stores = broker.core.stores
             checks = [
                 asyncio.ensure_future(stores.visit(f"s3://b{number}/?endpoint={endpoint}").check())
                 for number in range(63)
@@ -767,7 +767,7 @@ async def test_silent_stores_which_clients_name_are_no_matter_to_journals(
 async def test_stores_which_journals_used_are_dropped_in_the_end(tmp_path: Path) -> None:
     clock = ManualClock()
     async with new_broker(tmp_path, clock=clock, http_port=None) as broker:
-        stores = broker.core.runtime.stores
+        stores = broker.core.stores
         failure = broker.control.fail_store("file:///failing/")
         kept = stores.get("file:///failing/")
         for number in range(1000):

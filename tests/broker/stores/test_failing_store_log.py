@@ -54,7 +54,7 @@ async def test_the_names_of_stores_have_no_secrets(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with EmbeddedBroker(tmp_path, fsync="off", file_only=True) as broker:
-        handle = broker.core.runtime.stores.get("s3://bucket/missing/?find=secret&replace=x")
+        handle = broker.core.stores.get("s3://bucket/missing/?find=secret&replace=x")
         assert await handle.check() != ""
         (failed,) = logged(caplog)
         assert failed.startswith("fragment store s3://bucket/missing/?… fails")
@@ -98,7 +98,7 @@ async def test_a_store_that_a_test_fails_shows_no_secrets(
     url = "s3://bucket/missing/?find=secret&replace=x"
     async with EmbeddedBroker(tmp_path, fsync="off") as broker:
         with broker.control.fail_store(url) as failure:
-            handle = broker.core.runtime.stores.get(url)
+            handle = broker.core.stores.get(url)
             assert await handle.check() != ""
             shown = f"{failure!r} {failure.store!r} {handle!r} {broker!r} {broker.stats()}"
     assert "s3://bucket/missing/?…" in shown
