@@ -11,18 +11,16 @@ from gazette_aio.consumer.application.application import (
     BeginFinisher,
     MessageProducer,
 )
+from gazette_aio.message import json_adapter
 from gazette_aio.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from gazette_aio.client.appends.futures import OpFuture
-    from gazette_aio.consumer.application.application import MessageSink
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
     from gazette_aio.message import Adapter, Envelope, Publisher
-    from gazette_aio.protocol import JournalSpec
-    from gazette_aio.protocol.consumer import Checkpoint
 
 
 class Hooks:
@@ -49,14 +47,14 @@ class Hooks:
         for hook in ("adapter", "output_adapter"):
             if inspect.iscoroutinefunction(getattr(application, hook, None)):
                 raise ConfigurationError(f"{kind}: {hook}() must be a plain function")
-        self.consume_batch: Callable[..., Any] | None = None
-        """`consume_batch()`, if the application has it; `consume_message` isn't called then."""
-        self.consume_message: Callable[..., Any] | None = None
-        """`consume_message()`, unless the application consumes batches."""
-        if _implements(application, BatchConsumer):
-            self.consume_batch = cast("BatchConsumer[Any, Any]", application).consume_batch
+        self.consumes_batches: bool = _implements(application, BatchConsumer)
+        """Whether the application consumes batches."""
+        self.consume: Callable[..., Any]
+        """`consume_batch()` or else `consume_message()`."""
+        if self.consumes_batches:
+            self.consume = cast("BatchConsumer[Any, Any]", application).consume_batch
         elif _has(application, "consume_message"):
-            self.consume_message = application.consume_message
+            self.consume = application.consume_message
         else:
             raise ConfigurationError(f"{kind} has neither consume_message() nor consume_batch()")
         if getattr(application, "run_in_thread", False):
@@ -69,24 +67,16 @@ class Hooks:
         self._begin_finisher: BeginFinisher[Any] | None = None
         if _implements(application, BeginFinisher):
             self._begin_finisher = cast("BeginFinisher[Any]", application)
-        self._producer: MessageProducer[Any, Any] | None = None
+        self.producer: MessageProducer[Any, Any] | None = None
+        """The application, if it reads messages of its own."""
         if _implements(application, MessageProducer):
-            self._producer = cast("MessageProducer[Any, Any]", application)
+            self.producer = cast("MessageProducer[Any, Any]", application)
 
-    @property
-    def is_producer(self) -> bool:
-        """Whether the application reads messages of its own."""
-        return self._producer is not None
-
-    def adapter(self, spec: JournalSpec) -> Adapter[Any]:
-        """Return what decodes the messages of a source. It's called in the event loop."""
-        return self.application.adapter(spec)
-
-    def output_adapter(self, shard: Shard) -> Adapter[Any] | None:
-        """Return what encodes the messages of the shard's publisher, or None for the default."""
-        if not _has(self.application, "output_adapter"):
-            return None
-        return self.application.output_adapter(shard)
+    def output_adapter(self, shard: Shard) -> Adapter[Any]:
+        """Return what encodes the messages of the shard's publisher."""
+        if _has(self.application, "output_adapter"):
+            return self.application.output_adapter(shard)
+        return json_adapter()
 
     async def new_store(self, shard: Shard, recorder: Any) -> Store:
         """Return the store of a shard.
@@ -97,7 +87,8 @@ class Hooks:
 
         Cancellation: aborts.
         """
-        return cast("Store", await _awaited(self.application.new_store(shard, recorder)))
+        store: Store = await awaited(self.application.new_store(shard, recorder))
+        return store
 
     async def begin_txn(self, shard: Shard, store: Store) -> None:
         """Begin a transaction, if the application wants to know.
@@ -105,7 +96,7 @@ class Hooks:
         Cancellation: aborts — the transaction hasn't begun.
         """
         if self._begin_finisher is not None:
-            await _awaited(self._begin_finisher.begin_txn(shard, store))
+            await awaited(self._begin_finisher.begin_txn(shard, store))
 
     def finished_txn(
         self, shard: Shard, store: Store, commit: OpFuture[None]
@@ -122,7 +113,7 @@ class Hooks:
 
         Cancellation: aborts.
         """
-        return await _awaited(self.application.on_message_error(shard, envelope, error))
+        return await awaited(self.application.on_message_error(shard, envelope, error))
 
     async def finalize_txn(self, shard: Shard, store: Store, publisher: Publisher[Any]) -> None:
         """Finish a transaction before it starts to commit, if the application wants to.
@@ -130,38 +121,11 @@ class Hooks:
         Cancellation: aborts.
         """
         if _has(self.application, "finalize_txn"):
-            await _awaited(self.application.finalize_txn(shard, store, publisher))
-
-    async def read_messages(
-        self, shard: Shard, store: Store, checkpoint: Checkpoint, sink: MessageSink[Any]
-    ) -> None:
-        """Read messages of a MessageProducer.
-
-        Cancellation: aborts.
-        """
-        assert self._producer is not None, "only a MessageProducer reads"
-        await self._producer.read_messages(shard, store, checkpoint, sink)
-
-    def replay_range(
-        self, shard: Shard, store: Store, journal: str, begin: int, end: int
-    ) -> AsyncIterator[Envelope[Any]]:
-        """Return messages of a MessageProducer again."""
-        assert self._producer is not None, "only a MessageProducer replays"
-        return self._producer.replay_range(shard, store, journal, begin, end)
-
-    async def read_through(
-        self, shard: Shard, store: Store, offsets: Mapping[str, int]
-    ) -> Mapping[str, int]:
-        """Return the offsets that a caller of a MessageProducer's shard has to wait for.
-
-        Cancellation: aborts.
-        """
-        assert self._producer is not None, "only a MessageProducer has offsets of its own"
-        through = await _awaited(self._producer.read_through(shard, store, offsets))
-        return cast("Mapping[str, int]", through)
+            await awaited(self.application.finalize_txn(shard, store, publisher))
 
 
-async def _awaited(returned: Any) -> Any:
+async def awaited(returned: Any) -> Any:
+    """Return the result of a plain or an async hook."""
     return await returned if inspect.isawaitable(returned) else returned
 
 

@@ -286,8 +286,7 @@ class Replica:
 
     async def _run_transactions(self, store: Store, checkpoint: Checkpoint) -> None:
         with step("output_adapter()"):
-            adapter = self.hooks.output_adapter(self) or json_adapter()
-        self._adapter = adapter
+            self._adapter = self.hooks.output_adapter(self)
         self._renew_publisher()
         self._loop = loop = self._host.primary_loop(
             self,

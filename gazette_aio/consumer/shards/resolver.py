@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.consumer.application.hooks import awaited
 from gazette_aio.consumer.shards.errors import ResolverError, ResolverStoppedError
 from gazette_aio.consumer.shards.journal_index import JournalIndex
 from gazette_aio.consumer.shards.replica import spec_of
@@ -311,15 +312,18 @@ async def _is_served(replica: Replica, read_through: Mapping[str, int]) -> bool:
 
 
 async def _offsets(replica: Replica, read_through: Mapping[str, int]) -> Mapping[str, int]:
-    if not replica.hooks.is_producer:
+    producer = replica.hooks.producer
+    if producer is None:
         return {
             journal: offset for journal, offset in read_through.items() if journal in replica.reads
         }
     assert replica.store is not None, "ready replicas have stores"
     try:
-        return await replica.hooks.read_through(replica, replica.store, read_through)
+        through = producer.read_through(replica, replica.store, read_through)
+        offsets: Mapping[str, int] = await awaited(through)
     except Exception as error:
         raise ResolverError(f"MessageProducer.ReadThrough: {error}") from error
+    return offsets
 
 
 def _text(process: pb.ProcessSpec.ID) -> str:

@@ -222,17 +222,21 @@ class TransactionMachine:
         self.current.began = now
         self.deadline = now + self.current.durations.minimum
 
-    def consumed(self, messages: int, size_bytes: int) -> None:
-        """Messages were consumed, of so many bytes."""
-        self.current.messages += messages
-        self.current.size_bytes += size_bytes
+    def consumed(self, messages: int, size_bytes: int, *, is_deferred: bool) -> None:
+        """Messages were consumed.
 
-    def deferred(self) -> None:
-        """The application left the next message for the next transaction.
+        Args:
+            messages: Their number.
+            size_bytes: Their bytes.
+            is_deferred: Whether the application left the next one for the next transaction.
 
         Raises:
-            TransactionError: It's the first message of the transaction.
+            TransactionError: The first message of the transaction is deferred.
         """
+        self.current.messages += messages
+        self.current.size_bytes += size_bytes
+        if not is_deferred:
+            return
         if not self.current.messages:
             raise TransactionError(
                 "consumer transaction is empty, but application deferred the first message"

@@ -39,18 +39,6 @@ _OF_SHARD: Final = (TransactionError, FencedError, DependencyError)
 """Errors that aren't the fault of the message whose hook raises them."""
 
 
-class HookFailed(Exception):  # noqa: N818 - It's raised on, as the error of a message or shard.
-    """A consuming hook failed. The cause is its error.
-
-    Args:
-        envelopes: Messages, one of which the hook failed at.
-    """
-
-    def __init__(self, envelopes: Sequence[Envelope[Any]]) -> None:
-        super().__init__()
-        self.envelopes = envelopes
-
-
 class RepeatedError(TransactionError):
     """A transaction is given up, to be repeated from its checkpoint.
 
@@ -143,7 +131,7 @@ class MessageErrors:
         """
         # Invariant: what is raised isn't kept in a variable here. Its traceback has this frame, and
         # the shard would be freed only by a garbage collection.
-        hook = "consume_message()" if self._hooks.consume_batch is None else "consume_batch()"
+        hook = "consume_batch()" if self._hooks.consumes_batches else "consume_message()"
         name = f"{place_of(envelopes)}: {hook}"
         if not self._hooks.decides_errors or isinstance(error, _OF_SHARD):
             self._decided("fail")
@@ -249,7 +237,7 @@ class MessageErrors:
         self.passed(envelope)
 
     async def _letter(self, envelope: Envelope[Any], suspect: Suspect) -> dict[str, Any]:
-        content = None if self._hooks.is_producer else await self._content(envelope)
+        content = None if self._hooks.producer is not None else await self._content(envelope)
         text, encoding = None, None
         if content is not None:
             try:

@@ -13,7 +13,7 @@ from gazette_aio.aio.frames import forget_frames
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.application.commit import commit_of
 from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
-from gazette_aio.consumer.transactions.consuming import SuspectingConsumer, consumer_of
+from gazette_aio.consumer.transactions.consuming import HookCaller
 from gazette_aio.consumer.transactions.explain import explained, step
 from gazette_aio.consumer.transactions.finisher import Finisher
 from gazette_aio.consumer.transactions.machine import Action, Durations, TransactionMachine
@@ -93,7 +93,7 @@ class PrimaryLoop:
         self._recovery_log = recovery_log
         self._clock_ns = clock_ns
         self._renew_publisher = renew_publisher
-        self._formats = JournalFormats[Any](hooks.adapter)
+        self._formats = JournalFormats[Any](hooks.application.adapter)
         self._acks = Acknowledgements(shard.appends)
         self._errors = MessageErrors(hooks, shard, on_decision)
         self._finisher = Finisher(hooks, shard, store)
@@ -156,15 +156,16 @@ class PrimaryLoop:
         self._publisher = publisher = shard.publisher
         self._block = publisher.block(f"the transaction of shard {shard.id}")
         self._intake: SourceIntake | ProducedIntake
-        if hooks.is_producer:
-            self._intake = ProducedIntake(hooks, shard, store, checkpoint, wake=wake, clock=clock)
-        else:
+        if hooks.producer is None:
             self._intake = SourceIntake(
                 shard.client, shard.spec, checkpoint, self._formats, errors=errors, wake=wake
             )
             self.sources = frozenset(self._intake.offsets)
-        consumer = consumer_of(hooks, shard, store, publisher, clock)
-        self._consumer = SuspectingConsumer(consumer, errors, publisher)
+        else:
+            self._intake = ProducedIntake(
+                hooks.producer, shard, store, checkpoint, wake=wake, clock=clock
+            )
+        self._caller = HookCaller(hooks, shard, store, errors, clock)
         offsets = SequencerCheckpoint.from_proto(checkpoint).offsets
         self._machine = TransactionMachine(self._intake, offsets, durations_of(shard.spec), clock())
         try:
@@ -255,12 +256,10 @@ class PrimaryLoop:
         deadline, ready = machine.deadline, intake.ready
         end = slice_end if deadline is None else min(slice_end, deadline)
         is_first = not machine.current.messages
-        count, is_deferred = await self._consumer.consume(ready, end, is_first=is_first)
+        count, is_deferred = await self._caller.consume(ready, end, is_first=is_first)
         size = sum(each.end - each.begin for each in ready[:count])
         intake.consumed(count)
-        machine.consumed(count, size)
-        if is_deferred:
-            machine.deferred()
+        machine.consumed(count, size, is_deferred=is_deferred)
 
     async def _wait(self) -> None:
         self._set_timer(self._machine.deadline)

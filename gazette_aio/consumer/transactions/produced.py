@@ -20,7 +20,7 @@ from gazette_aio.protocol.errors import ReplayError, TransactionError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-    from gazette_aio.consumer.application.hooks import Hooks
+    from gazette_aio.consumer.application.application import MessageProducer
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
     from gazette_aio.consumer.transactions.intake import Content, Envelopes
@@ -125,7 +125,7 @@ class ProducedIntake(Intake):
     """Intake of a MessageProducer. See `Intake`.
 
     Args:
-        hooks: Hooks of the application.
+        producer: The application.
         shard: The shard.
         store: Its store.
         checkpoint: Checkpoint to read from.
@@ -135,7 +135,7 @@ class ProducedIntake(Intake):
 
     def __init__(
         self,
-        hooks: Hooks,
+        producer: MessageProducer[Any, Any],
         shard: Shard,
         store: Store,
         checkpoint: Checkpoint,
@@ -146,7 +146,7 @@ class ProducedIntake(Intake):
         engine = _Engine(shard.spec, checkpoint)
         super().__init__(engine)
         self.has_read: bool = False
-        self._hooks = hooks
+        self._producer = producer
         self._shard = shard
         self._store = store
         self._checkpoint = checkpoint
@@ -172,7 +172,7 @@ class ProducedIntake(Intake):
     async def _read(self) -> None:
         args = self._shard, self._store, self._checkpoint, self._channel
         try:
-            await self._hooks.read_messages(*args)
+            await self._producer.read_messages(*args)
         except BaseException as error:  # noqa: BLE001 - delivered.
             self._channel.end(explained("read_messages()", failure_of(error, "it was cancelled")))
         else:
@@ -234,7 +234,7 @@ class ProducedIntake(Intake):
         assert replay is not None, "the commit needs a replay"
         if span := replay.open():
             with step(f"reading {name} again"):
-                self._replay = self._hooks.replay_range(self._shard, self._store, name, *span)
+                self._replay = self._producer.replay_range(self._shard, self._store, name, *span)
         assert self._replay is not None, "the replay was begun"
         envelopes.remove(self._replayed)
         with step("reading again"):

@@ -38,7 +38,7 @@ AGAIN = {"committing: await finish(self._ended(ending))"}
 OF_JOURNALS = {
     "pass_over: letter = await self._letter(envelope, suspect)",
     "pass_over: await append",
-    "_letter: content = None if self._hooks.is_producer else await self._content(envelope)",
+    "_letter: content = None if self._hooks.producer is not None else await self._content(envelope)",
     "consume: await errors.decoding_failed(first, suspect)",
     "decoding_failed: if not await self._decide(envelope, suspect, name, error):",
     "_content: async with self._shard.client.read(request, timeout=math.inf) as reader:",
@@ -269,6 +269,23 @@ class Repeating(EveryHookWaits):
         return await super().restore_checkpoint(shard)
 
 
+class RepeatingBatches(Repeating):
+    """Fails in batches, whose messages are then consumed one by one."""
+
+    async def consume_batch(
+        self, shard: Any, store: Any, envelopes: list[Envelope[Any]], publisher: Any
+    ) -> int:
+        for number, envelope in enumerate(envelopes):
+            try:
+                await self.consume_message(shard, store, envelope, publisher)
+            except DeferToNextTransaction:
+                return number
+            except KeyError:
+                self.is_repeated = True
+                raise
+        return len(envelopes)
+
+
 FORMS = [
     EveryHookWaits,
     Plain,
@@ -277,6 +294,7 @@ FORMS = [
     DeferringBatches,
     Failing,
     Repeating,
+    RepeatingBatches,
 ]
 
 

@@ -484,6 +484,20 @@ async def test_an_adapter_that_panics_or_is_cancelled_fails_the_shard(client: An
     assert await failure_of(Member(client, Disk(), Panicking())) == text
 
 
+async def test_the_error_of_a_hook_that_empties_its_batch_says_where(client: Any):
+    class Emptying(Batches):
+        def consume_batch(self, shard: Any, store: Any, envelopes: Any, publisher: Any) -> int:
+            envelopes.clear()
+            raise ValueError("it's too much")
+
+    await publish(client, SOURCES[0], 1)
+    async with Member(client, Disk(), Emptying()) as member:
+        with pytest.raises(
+            TransactionError, match=r"^source/A from offset 0 to \d+: consume_batch"
+        ):
+            await member.task
+
+
 async def test_a_finished_txn_that_is_cancelled_by_itself_hides_no_failure(client: Any):
     class Failing(Counter):
         def begin_txn(self, shard: Any, store: Any) -> None:

@@ -12,7 +12,7 @@ from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.application import Application, BeginFinisher
 from gazette_aio.consumer.application.hooks import Hooks
 from gazette_aio.consumer.transactions.finisher import Finisher
-from gazette_aio.message import json_adapter
+from gazette_aio.message import JSONAdapter, json_adapter
 from gazette_aio.protocol.errors import ConfigurationError
 
 
@@ -36,9 +36,9 @@ ANY_SHARD: Any = SimpleNamespace(id="shard-A")
 async def test_optional_hooks_may_be_left_out():
     application: Any = Least()
     hooks = Hooks(application)
-    assert not hooks.is_producer
-    assert hooks.consume_batch is None
-    assert hooks.output_adapter(ANY) is None
+    assert hooks.producer is None
+    assert not hooks.consumes_batches
+    assert isinstance(hooks.output_adapter(ANY), JSONAdapter)
     assert await hooks.new_store(ANY, None) == ("store", ANY, None)
     await hooks.begin_txn(ANY, ANY)
     await hooks.finalize_txn(ANY, ANY, ANY)
@@ -57,9 +57,8 @@ async def test_hooks_that_are_only_inherited_of_the_protocol_are_not_there():
             return 0
 
     hooks = Hooks(Derived())
-    assert hooks.output_adapter(ANY) is None
-    assert hooks.consume_message is None
-    assert hooks.consume_batch is not None
+    assert isinstance(hooks.output_adapter(ANY), JSONAdapter)
+    assert hooks.consumes_batches
 
 
 def test_an_application_has_to_consume():
