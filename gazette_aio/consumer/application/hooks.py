@@ -125,7 +125,10 @@ class Hooks:
 
 
 async def awaited(returned: Any) -> Any:
-    """Return the result of a plain or an async hook."""
+    """Return the result of a plain or an async hook.
+
+    Cancellation: aborts — the hook is cancelled.
+    """
     return await returned if inspect.isawaitable(returned) else returned
 
 
