@@ -60,7 +60,6 @@ if TYPE_CHECKING:
         SQLStore,
         StoredRecord,
     )
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder, FileRecorder
 
 __all__ = [
     "Application",
@@ -71,12 +70,10 @@ __all__ = [
     "ConsumerOptions",
     "DeadLetter",
     "DeferToNextTransaction",
-    "DirectoryRecorder",
     "EmbeddedStore",
     "EtcdOptions",
     "EtcdStore",
     "Fail",
-    "FileRecorder",
     "GroupKeys",
     "HintsError",
     "JSONFileStore",
@@ -129,12 +126,10 @@ _MODULES = {
     "ConsumerOptions": f"{_SERVICE}.options",
     "DeadLetter": _APPLICATION,
     "DeferToNextTransaction": _APPLICATION,
-    "DirectoryRecorder": "gazette_aio.consumer.stores.recorder",
     "EmbeddedStore": "gazette_aio.consumer.keyspace.embedded",
     "EtcdOptions": "gazette_aio.consumer.keyspace.etcd.options",
     "EtcdStore": "gazette_aio.consumer.keyspace.etcd.store",
     "Fail": _APPLICATION,
-    "FileRecorder": "gazette_aio.consumer.stores.recorder",
     "GroupKeys": "gazette_aio.consumer.keyspace.keys",
     "HintsError": "gazette_aio.consumer.shards.errors",
     "JSONFileStore": _STORES,

@@ -43,19 +43,15 @@ from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
 from gazette_aio.consumer.recoverylog.playing.player import Player, Resolved
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress
 from gazette_aio.consumer.recoverylog.recording.appends import Barrier
-from gazette_aio.consumer.recoverylog.recording.async_dir import AsyncRecordedDir, AsyncRecordedFile
 from gazette_aio.consumer.recoverylog.recording.encoder import LogEncoder
 from gazette_aio.consumer.recoverylog.recording.errors import RecorderError, RecorderFencedError
-from gazette_aio.consumer.recoverylog.recording.recorded_dir import RecordedDir
-from gazette_aio.consumer.recoverylog.recording.recorded_file import RecordedFile
+from gazette_aio.consumer.recoverylog.recording.recorded_dir import RecordedDir, RecordedFile
 from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 from gazette_aio.consumer.recoverylog.segments import Segment, SegmentError, SegmentSet
 
 __all__ = [
     "FSM",
     "MAX_AUTHOR",
-    "AsyncRecordedDir",
-    "AsyncRecordedFile",
     "Author",
     "Barrier",
     "Content",

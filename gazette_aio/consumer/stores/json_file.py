@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
-    from gazette_aio.consumer.stores.recorder import FileRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class JSONFileStore(Generic[S]):
 
     def __init__(
         self,
-        recorder: FileRecorder | None,
+        recorder: Recorder | None,
         state: S,
         *,
         dumps: Callable[[S], bytes | str] | None = None,
@@ -114,11 +114,11 @@ class JSONFileStore(Generic[S]):
             content = encode_state_file(self._encode, self.state, checkpoint)
         except StoreError as error:
             return finished_operation(error)
-        if self._recorder is not None:
+        if (recorder := self._recorder) is not None:
             # Nothing that is recorded after the barrier is committed before `wait_for`.
-            barrier = self._recorder.barrier(wait_for)
+            barrier = recorder.barrier(wait_for)
             return self._commits.start_recorded(
-                barrier, lambda: in_thread(self._replace_recorded, content)
+                barrier, lambda: in_thread(_replace_recorded, recorder, content)
             )
         return self._commits.start(wait_for, lambda: self._commit(content))
 
@@ -183,25 +183,14 @@ class JSONFileStore(Generic[S]):
     async def _commit(self, content: bytes) -> None:
         await _unlocked(lambda: self._replace(content), self._commits.pause)
 
-    def _replace_recorded(self, content: bytes) -> OpFuture[Any]:
-        """Replace the file, and return the barrier of what was recorded. Runs in a thread."""
-        recorder, following = self._recorder, str(self.directory / _NEXT)
-        assert recorder is not None
-        with recorder.atomic():
-            self._write_next(content, sync=False)
-            fnode = recorder.record_create(following)
-            recorder.record_write_at(fnode, content, 0)
-            self._rename()
-            recorder.record_rename(following, str(self.directory / _CURRENT))
-        return recorder.barrier()
-
     def _replace(self, content: bytes) -> None:
         """Replace the file if nobody else has taken the directory. Runs in a thread."""
         with self._locked() as fence:
             if os.pread(fence, 64, 0) != self._fence:
                 raise fenced()
-            self._write_next(content, sync=True)
-            self._rename()
+            self._write_next(content)
+            with _explained("renaming next => current"):
+                (self.directory / _NEXT).replace(self.directory / _CURRENT)
             with _explained("syncing the directory of the state file"):
                 descriptor = os.open(self.directory, os.O_RDONLY)
                 try:
@@ -236,7 +225,7 @@ class JSONFileStore(Generic[S]):
                     raise _LockedError from error
             yield descriptor
 
-    def _write_next(self, content: bytes, *, sync: bool) -> None:
+    def _write_next(self, content: bytes) -> None:
         # Not exclusive: the file of a transaction that was rolled back may be there.
         with _explained("creating state file"):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -245,16 +234,21 @@ class JSONFileStore(Generic[S]):
             view = memoryview(content)
             while view:
                 view = view[file.write(view) :]
-            if sync:
-                os.fsync(file.fileno())
-
-    def _rename(self) -> None:
-        with _explained("renaming next => current"):
-            (self.directory / _NEXT).replace(self.directory / _CURRENT)
+            os.fsync(file.fileno())
 
     def __repr__(self) -> str:
         recorded = "recorded " if self._recorder is not None else ""
         return f"<JSONFileStore in the {recorded}directory {str(self.directory)!r}>"
+
+
+def _replace_recorded(recorder: Recorder, content: bytes) -> OpFuture[Any]:
+    """Replace the file, and return the barrier of what was recorded. Runs in a thread."""
+    # Recovery logs need an extra, and a file of this machine doesn't.
+    from gazette_aio.consumer.recoverylog import RecordedDir  # noqa: PLC0415
+
+    with _explained("replacing state file"):
+        RecordedDir(recorder).write_file_atomic(_CURRENT, content, temporary=_NEXT)
+    return recorder.barrier()
 
 
 class _LockedError(Exception):

@@ -12,13 +12,14 @@ from gazette_aio.consumer.recoverylog import FSM, Author, LogEncoder
 from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
 from gazette_aio.consumer.recoverylog.playing.playback import Playback
 from gazette_aio.consumer.recoverylog.playing.ranges import ranges_of
+from gazette_aio.consumer.recoverylog.recording.recorded_files import RecordedFiles
 from gazette_aio.protocol.errors import StoreError
 from gazette_aio.protocol.recoverylog import FSMHints
 
 LOG = "recovery/log"
 
 
-class MemoryRecorder:
+class MemoryRecorder(RecordedFiles):
     """Recorder whose log is in memory.
 
     Args:
@@ -37,13 +38,13 @@ class MemoryRecorder:
         author: int = 1,
         log: str = LOG,
     ) -> None:
-        self.directory = str(directory)
         self.before_hints: Any = None
         self.fsm = fsm or FSM(FSMHints(log=log))
         self._log = log
-        self._encoder = LogEncoder(self.fsm, Author(author), log, len(content))
+        super().__init__(LogEncoder(self.fsm, Author(author), log, len(content)), str(directory))
         self._content = bytearray(content)
         self._error: StoreError | None = None
+        self._open_blocks = 0
         self.calls = [len(content)]
         """Offsets at which calls end."""
         self.appends = [len(content)]
@@ -59,8 +60,12 @@ class MemoryRecorder:
     @contextlib.contextmanager
     def atomic(self) -> Generator[None]:
         self._check()
-        yield
-        if self._error is None:
+        self._open_blocks += 1
+        try:
+            yield
+        finally:
+            self._open_blocks -= 1
+        if self._error is None and not self._open_blocks:
             self.appends.append(self._encoder.offset)
 
     def fail(self, error: StoreError) -> None:
@@ -74,7 +79,10 @@ class MemoryRecorder:
             raise StoreError(f"recording has failed: {self._error}")
 
     def record_create(self, path: str) -> int:
-        fnode = self._encoder.open(self.path_of(path), create=True, truncate=True)
+        return self.record_open(path, create=True, truncate=True)
+
+    def record_open(self, path: str | Path, **options: bool) -> int:
+        fnode = self._encoder.open(self.path_of(path), **options)
         self._called()
         return fnode
 
@@ -94,18 +102,6 @@ class MemoryRecorder:
     def record_remove(self, path: str) -> None:
         self._encoder.remove(self.path_of(path))
         self._called()
-
-    def links(self) -> dict[str, int]:
-        return dict(self.fsm.links)
-
-    def age_bytes(self, fnode: int) -> int:
-        return self._encoder.age_bytes(fnode)
-
-    def properties(self) -> dict[str, str]:
-        return dict(self.fsm.properties)
-
-    def path_of(self, path: str) -> str:
-        return path.removeprefix(self.directory)
 
     def barrier(self, wait_for: Collection[Any] = ()) -> OpFuture[Any]:
         return finished_operation()

@@ -24,6 +24,7 @@ from gazette_aio.testing import StubShard
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.player.logs import is_there
 from tests.consumer.stores.databases import checkpoint_at
+from tests.consumer.stores.memory_recorder import MemoryRecorder
 from tests.waiting import eventually, turns
 
 
@@ -194,76 +195,52 @@ async def test_restoring_is_cancelled_at_every_await(tmp_path: Path) -> None:
     assert await cancel_at_every_await(lambda: store.restore_checkpoint(shard), check) > 2
 
 
-def test_a_recorder_or_a_directory() -> None:
+def test_a_recorder_or_a_directory(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
         JSONFileStore(None, {})
     with pytest.raises(ConfigurationError, match="either a recorder or a directory"):
-        JSONFileStore(Recorder("/tmp/there"), {}, directory="/tmp/elsewhere")
+        JSONFileStore(MemoryRecorder(tmp_path), {}, directory="/tmp/elsewhere")
 
 
-class Recorder:
-    """Recorder that notes its calls."""
+class Recorder(MemoryRecorder):
+    """Recorder that notes its barriers."""
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self.calls: list[Any] = []
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        super().__init__(directory)
+        self.barriers: list[tuple[list[Any], int]] = []
+        """What each barrier waits for, and the length of the log at that time."""
         self.closing = finished_operation()
 
-    @contextlib.contextmanager
-    def atomic(self) -> Generator[None]:
-        self.calls.append("atomic")
-        yield
-        self.calls.append("end")
-
-    def record_create(self, path: str) -> int:
-        assert Path(path).exists()
-        self.calls.append(("create", Path(path).name))
-        return 7
-
-    def record_write_at(self, fnode: int, data: bytes, offset: int) -> None:
-        self.calls.append(("write", fnode, data, offset))
-
-    def record_rename(self, source: str, target: str) -> None:
-        assert Path(target).exists()
-        self.calls.append(("rename", Path(source).name, Path(target).name))
-
-    def barrier(self, wait_for: Any = ()) -> AsyncOperation:
-        self.calls.append(("barrier", list(wait_for)))
+    def barrier(self, wait_for: Any = ()) -> Any:
+        self.barriers.append((list(wait_for), len(self.content)))
         return finished_operation() if wait_for else self.closing
 
 
 async def test_files_are_recorded_between_barriers(tmp_path: Path) -> None:
-    shard, directory = StubShard("a-shard"), tmp_path / "recorded"
-    directory.mkdir()
-    recorder = Recorder(str(directory))
+    shard, recorder = StubShard("a-shard"), Recorder(tmp_path / "recorded")
     recorder.closing = AsyncOperation()
     store = JSONFileStore(recorder, {"a": 1})
     assert await store.restore_checkpoint(shard) == Checkpoint()
     appended = AsyncOperation()
     commit = store.start_commit(shard, checkpoint_at(1), [appended])
-    assert recorder.calls == [("barrier", [appended])]
-    await eventually(lambda: recorder.calls[-1] == ("barrier", []))
-    content = (directory / "state.json").read_bytes()
-    assert recorder.calls[1:] == [
-        "atomic",
-        ("create", "next.json"),
-        ("write", 7, content, 0),
-        ("rename", "next.json", "state.json"),
-        "end",
-        ("barrier", []),
-    ]
+    assert recorder.barriers == [([appended], 0)]
+    await eventually(lambda: len(recorder.barriers) == 2)
+    length = len(recorder.content)
+    assert recorder.barriers[1:] == [([], length)]
+    assert recorder.appends == [0, length]
     assert not commit.done()
     recorder.closing.resolve()
     await commit
-    assert [path.name for path in directory.iterdir()] == ["state.json"]
+    assert [path.name for path in store.directory.iterdir()] == ["state.json"]
     other = JSONFileStore(recorder, {})
     assert await other.restore_checkpoint(shard) == checkpoint_at(1)
     await store.destroy()
-    assert not directory.exists()
+    assert not is_there(store.directory)
 
 
 async def test_errors_of_the_recorder_fail_the_commit(tmp_path: Path) -> None:
-    shard, recorder = StubShard("a-shard"), Recorder(str(tmp_path))
+    shard, recorder = StubShard("a-shard"), Recorder(tmp_path)
     store = JSONFileStore(recorder, {})
     recorder.closing = finished_operation(FencedError("taken"))
     with pytest.raises(FencedError, match="taken"):
@@ -273,13 +250,11 @@ async def test_errors_of_the_recorder_fail_the_commit(tmp_path: Path) -> None:
 async def test_destroying_ends_a_commit_whose_barrier_never_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard, directory = StubShard("a-shard"), tmp_path / "recorded"
-    directory.mkdir()
-    recorder = Recorder(str(directory))
+    shard, recorder = StubShard("a-shard"), Recorder(tmp_path / "recorded")
     recorder.closing = AsyncOperation()
     store = JSONFileStore(recorder, {})
     commit = store.start_commit(shard, checkpoint_at(1), [finished_operation()])
-    await eventually(lambda: recorder.calls[-1] == ("barrier", []))
+    await eventually(lambda: len(recorder.barriers) == 2)
     with monkeypatch.context() as patch:
         # A directory that can't be removed is logged, and no error.
         patch.setattr(shutil, "rmtree", refuse)
@@ -288,4 +263,4 @@ async def test_destroying_ends_a_commit_whose_barrier_never_does(
         await commit
     assert "failed to remove the directory of a store" in caplog.text
     await store.destroy()
-    assert not is_there(directory)
+    assert not is_there(store.directory)

@@ -12,7 +12,7 @@ Threads record and never wait for the network; the event loop appends what they 
 * Files and log agree, or the recorder stops. A call that contradicts the history fails it for good.
   A directory's call is checked before a file changes, and holds its lock from the change to the
   record.
-* Logs can't truncate. Emptied files get another fnode. Shortened files are recorded anew as
-  `/.truncating`, and swapped in one append; `SQLiteStore` uses the suffix `.gazette-copy`. Users'
-  files may not have these names.
+* Logs can't truncate. An emptied file is another fnode, and `RecordedDir` shortens none.
+  `SQLiteStore` copies its databases to paths of the suffix `.gazette-copy`, which users' files may
+  not have.
 """

@@ -45,13 +45,9 @@ class RecordedFiles:
 
     def fnode_of(self, path: str | os.PathLike[str]) -> int | None:
         """Return the fnode of a path as of `path_of()`, or None if no file has it."""
-        return self._encoder.fsm.links.get(self.path_of(path))
-
-    def paths_of(self, fnode: int) -> set[str]:
-        """Return the paths of a file in the log."""
+        recorded = self.path_of(path)
         with self._lock:
-            node = self._encoder.fsm.live_nodes.get(fnode)
-            return set(node.links) if node is not None else set()
+            return self._encoder.fsm.links.get(recorded)
 
     def age_bytes(self, fnode: int) -> int:
         """Return the length of the log since a file's first operation; see `LogEncoder`."""
@@ -60,7 +56,8 @@ class RecordedFiles:
 
     def is_live(self, fnode: int) -> bool:
         """Return whether a file has a path."""
-        return fnode in self._encoder.fsm.live_nodes
+        with self._lock:
+            return fnode in self._encoder.fsm.live_nodes
 
     def path_of(self, path: str | os.PathLike[str]) -> str:
         """Return the path in the log of a path below the directory.

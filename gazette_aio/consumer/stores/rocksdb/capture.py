@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
 _CURRENT: Final = "CURRENT"
 _REPLACED: Final = ("rocksdict-config.json", "IDENTITY", _CURRENT)
@@ -75,7 +75,7 @@ class DirectoryCapture:
         OSError: The directory can't be read.
     """
 
-    def __init__(self, directory: Path, recorder: DirectoryRecorder) -> None:
+    def __init__(self, directory: Path, recorder: Recorder) -> None:
         self._directory = directory
         self._recorder = recorder
         self._lock = threading.Lock()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class RocksDBStore:
 
     def __init__(
         self,
-        recorder: DirectoryRecorder | None,
+        recorder: Recorder | None,
         *,
         options: Options | None = None,
         directory: str | os.PathLike[str] | None = None,

@@ -24,7 +24,7 @@ from gazette_aio.protocol.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
 WAL_BYTES: Final = 4 << 20
 """Length of a write-ahead log from which its pages are moved to the database file."""
@@ -50,7 +50,7 @@ class DatabaseCapture:
         recorder: Recorder of the directory.
     """
 
-    def __init__(self, directory: Path, recorder: DirectoryRecorder) -> None:
+    def __init__(self, directory: Path, recorder: Recorder) -> None:
         self._recorder = recorder
         self._path = os.fspath(directory / DATABASE_NAME)
         self._wal_path = f"{self._path}-wal"

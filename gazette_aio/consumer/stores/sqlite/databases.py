@@ -11,7 +11,7 @@ from gazette_aio.protocol.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
     Range = tuple[int, int]
     """Begin and end in a file."""
@@ -54,7 +54,7 @@ class RecordedDatabase:
         read: Reads the file.
     """
 
-    def __init__(self, path: str, recorder: DirectoryRecorder, read: Read) -> None:
+    def __init__(self, path: str, recorder: Recorder, read: Read) -> None:
         self._path = path
         self._copy_path = path + COPY_SUFFIX
         self._recorder = recorder
@@ -127,7 +127,7 @@ class RecordedDatabase:
         self._fnode, self._copy = copy.fnode, None
 
 
-def forget_copies(recorder: DirectoryRecorder) -> None:
+def forget_copies(recorder: Recorder) -> None:
     """Forget copies that a former member hasn't finished. Call it before databases are open.
 
     Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
 _CACHED_STATEMENTS: Final = 256
 
@@ -57,7 +57,7 @@ class Engine(ABC, Generic[ConnectionT]):
     def __init__(
         self,
         directory: Path,
-        recorder: DirectoryRecorder | None,
+        recorder: Recorder | None,
         pragmas: Mapping[str, str | int],
     ) -> None:
         self.connection: ConnectionT | None = None

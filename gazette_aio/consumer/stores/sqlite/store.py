@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
     from gazette_aio.consumer.stores.sqlite.engine import Connection
 
 P = ParamSpec("P")
@@ -80,7 +80,7 @@ class EngineStore(Generic[ConnectionT]):
 
     def __init__(
         self,
-        recorder: DirectoryRecorder | None,
+        recorder: Recorder | None,
         *,
         schema: str = "",
         pragmas: Mapping[str, str | int] | None = None,
@@ -297,7 +297,7 @@ class EngineStore(Generic[ConnectionT]):
                     self._error = error  # Files may differ from what is recorded of them.
                 raise
 
-    def _commit_recorded(self, recorder: DirectoryRecorder, content: bytes) -> OpFuture[Any]:
+    def _commit_recorded(self, recorder: Recorder, content: bytes) -> OpFuture[Any]:
         with self._explained("recording"), recorded_as_a_whole(recorder):
             self._commit(content)
             self._engine.record()

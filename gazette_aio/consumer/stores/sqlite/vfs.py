@@ -31,7 +31,7 @@ except ImportError as _error:
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gazette_aio.consumer.stores.recorder import DirectoryRecorder
+    from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _TEMPORARY: Final = "temp"
 class _Notes:
     """What has changed in a database file since it was last recorded."""
 
-    def __init__(self, path: str, recorder: DirectoryRecorder) -> None:
+    def __init__(self, path: str, recorder: Recorder) -> None:
         self.path = path
         self.changed: dict[int, int] = {}
         """Ends of writes by their begins."""
@@ -115,7 +115,7 @@ class _RecordingVFS(apsw.VFS):
         recorder: Recorder of the directory; None if nothing is noted.
     """
 
-    def __init__(self, directory: Path, recorder: DirectoryRecorder | None) -> None:
+    def __init__(self, directory: Path, recorder: Recorder | None) -> None:
         self.name = f"gazette-{next(_numbers)}"
         self.notes: dict[str, _Notes] = {}
         self.removed: set[str] = set()
@@ -242,7 +242,7 @@ class VFSEngine(Engine[apsw.Connection]):
                 vfs.unregister()
 
 
-def _record(vfs: _RecordingVFS, recorder: DirectoryRecorder) -> None:
+def _record(vfs: _RecordingVFS, recorder: Recorder) -> None:
     removed, vfs.removed = vfs.removed, set()
     links = recorder.links() if removed else {}
     for path in sorted(removed):

@@ -61,10 +61,10 @@ class Store:
         name, other = source.choice(NAMES), source.choice(NAMES)
         kind = source.random()
         if kind < 0.3 or f"/{name}" not in files:
-            with self.directory.open(name, "w+b") as file:
-                file.write(source.randbytes(source.randrange(40)))
+            with self.directory.open(name, "w") as file:
+                file.pwrite(source.randbytes(source.randrange(40)), 0)
         elif kind < 0.6:
-            with self.directory.open(name, "r+b") as file:
+            with self.directory.open(name, "r") as file:
                 file.pwrite(source.randbytes(source.randrange(1, 30)), source.randrange(30))
         elif kind < 0.7:
             self.directory.remove(name)

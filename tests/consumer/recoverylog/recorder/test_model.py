@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -52,9 +53,6 @@ class File:
             self.content.extend(bytes(max(0, offset - len(self.content))))
             self.content[offset : offset + len(data)] = data
 
-    def truncate(self, size: int) -> None:
-        self.content = self.content[:size].ljust(size, b"\0")
-
 
 class RecordedDirectory(RuleBasedStateMachine):
     """A recorded directory, which one recorder after the other has."""
@@ -100,38 +98,29 @@ class RecordedDirectory(RuleBasedStateMachine):
 
     @rule(name=NAMES, content=CONTENTS)
     def create(self, name: str, content: bytes) -> None:
-        with self.directory.open(name, "w+b") as file:
-            file.write(content)
-        model = self.files.setdefault(name, File())
-        model.truncate(0)
+        with self.directory.open(name, "w") as file:
+            file.pwrite(content, 0)
+        model = self.files[name] = File()
         model.write(content, 0)
 
     @precondition(lambda self: len(self.opened) < OPEN_FILES)
     @rule(name=NAMES)
     def keep_open(self, name: str) -> None:
-        file = self.directory.open(name, "r+b", create=True)
+        file = self.directory.open(name, "r" if name in self.files else "x")
         self.opened.append((file, self.files.setdefault(name, File())))
 
     @precondition(lambda self: self.opened)
     @rule(index=st.integers(0, OPEN_FILES), content=CONTENTS, offset=OFFSETS)
     def write(self, index: int, content: bytes, offset: int) -> None:
         file, model = self.opened[index % len(self.opened)]
-        file.seek(offset)
-        file.write(content)
+        file.pwrite(content, offset)
         model.write(content, offset)
-
-    @precondition(lambda self: self.opened)
-    @rule(index=st.integers(0, OPEN_FILES), size=OFFSETS)
-    def truncate(self, index: int, size: int) -> None:
-        file, model = self.opened[index % len(self.opened)]
-        file.truncate(size)
-        model.truncate(size)
 
     @precondition(lambda self: self.opened)
     @rule(index=st.integers(0, OPEN_FILES))
     def close(self, index: int) -> None:
         file, model = self.opened.pop(index % len(self.opened))
-        assert file.pread(100, 0) == model.content
+        assert os.pread(file.fileno(), 100, 0) == model.content
         file.close()
 
     @rule(name=NAMES)
