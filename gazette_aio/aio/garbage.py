@@ -1,11 +1,12 @@
-"""Collections of garbage in a process with many objects, whose event loop must not stand still."""
+"""Collections of garbage in a process with many objects, and memory that was freed."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.task import start_task
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 60.0
 _MOST_PERIODS = 10
 _YOUNGER_COLLECTIONS = 2
+_LARGEST_BLOCK: Final = 31 << 20  # Of those whose size has glibc keep more memory.
 
 
 @asynccontextmanager
@@ -68,3 +70,14 @@ class _Parts:
                 gc.unfreeze()
                 gc.collect()
                 collected, periods = self._count, 0
+
+
+@functools.cache
+def keep_freed_memory(size_bytes: int) -> None:
+    """Have content of about so many bytes, once freed, leave its memory to later content.
+
+    Glibc returns free memory at the end of its heap to the system, except for twice the size of the
+    largest block that was freed before. The system clears each page that it gives anew.
+    """
+    # The system gives no memory for a block of zeros that nobody writes to.
+    bytes(min(size_bytes, _LARGEST_BLOCK))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gazette_aio.aio.garbage import keep_freed_memory
+
 MEMORY_BYTES: Final = 32 << 20
 """Bytes of content that all services of a client retain in memory."""
 
@@ -23,6 +25,7 @@ class AppendMemory:
         """Reserve bytes, and return whether so many were left."""
         if size > self.free_bytes:
             return False
+        keep_freed_memory(MEMORY_BYTES)
         self.free_bytes -= size
         return True
 

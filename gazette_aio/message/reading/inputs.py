@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gazette_aio.aio.fifo import FIFOBudget
+from gazette_aio.aio.garbage import keep_freed_memory
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import end_from_anywhere
 from gazette_aio.message.reading.journal_input import Arrival, ArrivalKind, JournalInput
@@ -35,8 +36,6 @@ CATCH_UP_JOURNALS = 16
 
 GATHER_SECONDS = 0.05
 """Longest wait for content that a lagging journal is known to have, while some is at hand."""
-
-_LARGEST_BLOCK = 31 << 20  # Of those whose size has glibc keep more memory.
 
 
 class Inputs:
@@ -88,7 +87,7 @@ class Inputs:
         self._gathering: tuple[JournalPump, int] | None = None  # What `gather()` waits for.
         self._gathered = Signal()
         if read_ahead:
-            _keep_freed_memory(buffer_bytes)
+            keep_freed_memory(buffer_bytes)
         self._selected: SelectedJournals | None = None
         if isinstance(source, SelectedSource):
             self._selected = SelectedJournals(source, formats, self)
@@ -363,13 +362,3 @@ class Inputs:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.source} open={self.open}>"
-
-
-def _keep_freed_memory(size_bytes: int) -> None:
-    """Have chunks of about so many bytes, once freed, leave their memory to the next ones.
-
-    Glibc returns free memory at the end of its heap to the system, except for twice the size of the
-    largest block that was freed before. The system clears each page that it gives anew.
-    """
-    # The system gives no memory for a block of zeros that nobody writes to.
-    bytes(min(size_bytes, _LARGEST_BLOCK))
