@@ -1,4 +1,4 @@
-"""What all parts of a running broker share."""
+"""State and services that all parts of a running broker share."""
 
 from __future__ import annotations
 
