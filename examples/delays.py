@@ -135,7 +135,7 @@ def web_app(service: Service) -> fastapi.FastAPI:
         """Return the delays of all carriers, with everything that was published before."""
         total: Carriers = {}
         for item in service.session.group.items.values():
-            journal = item.decoded.sources[0].journal  # type: ignore[attr-defined]
+            journal = item.spec.sources[0].journal
             question = Question(item.id, journal, await head_of(service.client, journal))
             try:
                 answer = await ask(service, question)

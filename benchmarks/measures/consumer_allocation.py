@@ -10,6 +10,8 @@ from anyio.to_process import run_sync
 from benchmarks.harness import Subject, constant, measure
 from gazette_aio.consumer.allocator.model import Allocation, Item, Member, MemberID
 from gazette_aio.consumer.allocator.solver import Problem, desired, solve_packed
+from gazette_aio.consumer.keyspace.operations import KeyValue
+from gazette_aio.protocol.consumer import ConsumerSpec, ShardSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -19,17 +21,19 @@ MEMBERS = 100
 REPLICAS = 3
 ZONES = 3
 ALLOWED_SECONDS = 2.0
+_RAW = KeyValue("", b"", 1, 1, 1)
 
 
 def group(shards: int) -> Allocation:
     """Return a group without assignments, whose members have half as many slots to spare."""
     limit = shards * REPLICAS * 3 // (2 * MEMBERS) + 1
+    spec = ConsumerSpec(shard_limit=limit)
     return Allocation.of(
         [
-            Member(MemberID(f"zone-{number % ZONES}", f"member-{number:03}"), limit)
+            Member(_RAW, spec, MemberID(f"zone-{number % ZONES}", f"member-{number:03}"))
             for number in range(MEMBERS)
         ],
-        [Item(f"shard-{number:05}", REPLICAS) for number in range(shards)],
+        [Item(_RAW, ShardSpec(), f"shard-{number:05}", REPLICAS) for number in range(shards)],
     )
 
 

@@ -12,9 +12,9 @@ from gazette_aio._lazy import at_first_use
 
 if TYPE_CHECKING:
     from gazette_aio.consumer.allocator.allocate import MemberLostError
-    from gazette_aio.consumer.allocator.model import Assignment, MemberID
+    from gazette_aio.consumer.allocator.model import Assignment, MemberID, shard_is_consistent
     from gazette_aio.consumer.allocator.session import MemberSession
-    from gazette_aio.consumer.allocator.shard_group import new_key_space, shard_is_consistent
+    from gazette_aio.consumer.allocator.shard_group import new_key_space
     from gazette_aio.consumer.application import (
         Application,
         BatchConsumer,
@@ -165,7 +165,7 @@ _MODULES = {
     "main": f"{_SERVICE}.process",
     "new_key_space": "gazette_aio.consumer.allocator.shard_group",
     "run_consumer": f"{_SERVICE}.process",
-    "shard_is_consistent": "gazette_aio.consumer.allocator.shard_group",
+    "shard_is_consistent": "gazette_aio.consumer.allocator.model",
 }
 
 

@@ -307,8 +307,8 @@ def _has_primary(member: Service, shard: str) -> bool:
         UsageError: The primary has failed.
     """
     for assignment in member.session.group.assignments(shard):
-        status = assignment.decoded
-        if assignment.slot != 0 or not isinstance(status, pc.ReplicaStatus):
+        status = assignment.status
+        if assignment.slot != 0:
             continue
         if status.code == pc.ReplicaStatus.FAILED:
             raise pb.UsageError(f"shard {shard} failed: {'; '.join(status.errors)}")
@@ -320,4 +320,4 @@ def _has_primary(member: Service, shard: str) -> bool:
 def _is_gone(member: Member, other: Service) -> bool:
     """Return whether another member sees no member of this identity, or a successor."""
     shown = other.session.group.members.get(member.id)
-    return shown is None or shown.create_revision != member.create_revision
+    return shown is None or shown.raw.create_revision != member.raw.create_revision

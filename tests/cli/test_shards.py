@@ -93,7 +93,7 @@ def shards_of(harness):
 
 async def test_apply_prints_the_revision(harness, applied):
     assert list(shards_of(harness)) == ["shard-one", "shard-two"]
-    revision = shards_of(harness)["shard-one"].mod_revision
+    revision = shards_of(harness)["shard-one"].raw.mod_revision
     assert applied.text == f"revision {revision}: 2 upserted\n"
 
 
@@ -168,7 +168,7 @@ async def test_a_listing_can_be_edited_and_applied(harness, shard_cli, applied):
     listed = (await shard_cli("list", "-o", "yaml")).text
     done = await shard_cli("apply", stdin=listed.replace("blue", "red").encode())
     assert (done.code, done.err) == (0, "")
-    [label] = shards_of(harness)["shard-one"].decoded.labels.labels
+    [label] = shards_of(harness)["shard-one"].spec.labels.labels
     assert label.value == "red"
     # The listing is older now.
     done = await shard_cli("apply", stdin=listed.encode())
@@ -179,7 +179,7 @@ async def test_a_listing_can_be_edited_and_applied(harness, shard_cli, applied):
 async def test_edit(harness, shard_cli, applied, editor):
     done = await shard_cli("edit", "-l", "color=blue", "--json", env=editor("s/blue/green/"))
     assert (done.code, done.err, done.json["upserts"]) == (0, "", ["shard-one"])
-    [label] = shards_of(harness)["shard-one"].decoded.labels.labels
+    [label] = shards_of(harness)["shard-one"].spec.labels.labels
     assert label.value == "green"
 
 
@@ -203,10 +203,10 @@ async def test_edit_is_given_up(shard_cli, applied, editor, change):
 
 
 async def test_edit_sends_changed_shards_only(harness, shard_cli, applied, editor):
-    before = {name: item.mod_revision for name, item in shards_of(harness).items()}
+    before = {name: item.raw.mod_revision for name, item in shards_of(harness).items()}
     done = await shard_cli("edit", "-l", "", "--json", env=editor("/^ *revision/d;s/blue/green/"))
     assert (done.code, done.err, done.json["upserts"]) == (0, "", ["shard-one"])
-    after = {name: item.mod_revision for name, item in shards_of(harness).items()}
+    after = {name: item.raw.mod_revision for name, item in shards_of(harness).items()}
     assert after["shard-two"] == before["shard-two"]
     assert after["shard-one"] > before["shard-one"]
 
@@ -236,7 +236,7 @@ def test_offsets_are_checked(inline, offset):
 
 
 async def test_unassign(harness, shard_cli, applied):
-    before = harness.members[0].session.group.assignments("shard-one")[0].create_revision
+    before = harness.members[0].session.group.assignments("shard-one")[0].raw.create_revision
     # Scripts may pass the options of brokers to each command of shards, as gazctl takes them.
     done = await shard_cli("--broker.cache.size=0", "unassign", "-l", "color", "--dry-run")
     assert done.text == "would unassign shard-one\n"
@@ -247,7 +247,7 @@ async def test_unassign(harness, shard_cli, applied):
 
     def is_new():
         assigned = harness.members[0].session.group.assignments("shard-one")
-        return bool(assigned) and assigned[0].create_revision > before
+        return bool(assigned) and assigned[0].raw.create_revision > before
 
     await eventually(is_new)
 

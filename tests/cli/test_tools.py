@@ -374,8 +374,7 @@ async def test_doctor_lists_failed_shards(cli: Any) -> None:
 
         def has_failed() -> bool:
             [assignment] = member.session.group.assignments("shop/shard-one")
-            status = assignment.decoded
-            return isinstance(status, pc.ReplicaStatus) and status.code == status.FAILED
+            return assignment.status.code == pc.ReplicaStatus.FAILED
 
         await eventually(has_failed)
         done = await cli("doctor", "--json", env=env)

@@ -39,7 +39,7 @@ async def harness() -> AsyncIterator[ConsumerHarness]:
 async def lose_key(harness: ConsumerHarness, member: Service) -> None:
     local = member.session.group.local_member
     assert local is not None
-    await harness.store.transact([], [Delete(local.key)])
+    await harness.store.transact([], [Delete(local.raw.key)])
 
 
 async def test_a_wait_outlives_the_member_that_it_asked(harness: ConsumerHarness) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gazette_aio.consumer.allocator.convergence import Checkpoint
-    from gazette_aio.consumer.allocator.model import Allocation, Desired, Member
-    from gazette_aio.consumer.allocator.observed import GroupEntry, ObservedGroup
+    from gazette_aio.consumer.allocator.model import Allocation, Desired, GroupEntry, Member
+    from gazette_aio.consumer.allocator.observed import ObservedGroup
     from gazette_aio.consumer.keyspace.key_space import KeySpace
     from gazette_aio.consumer.keyspace.keys import GroupKeys
     from gazette_aio.consumer.keyspace.store import KeyValueStore
@@ -136,7 +136,7 @@ class Allocator:
         try:
             allocation = await self._solve()
             # Transactions fail once another process has changed or removed this member.
-            fixed = Compare.mod_revision(member.key, member.mod_revision)
+            fixed = Compare.unchanged(member.raw)
             round_, steps = await _off_loop(allocation, self._steps, allocation, fixed)
             for step in steps:
                 result = await self._store.transact(step.compares, step.operations)
@@ -192,8 +192,7 @@ class Allocator:
         convergence = Convergence(
             allocation,
             self._desired,
-            keys=self._keys,
-            is_consistent=self._group.is_consistent,
+            self._keys,
         )
         steps = list(pack(convergence.checkpoints(), [fixed]))
         return Round(convergence.added, convergence.removed, convergence.packed), steps

@@ -10,8 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gazette_aio.consumer.allocator.model import load_ratio
-from gazette_aio.consumer.keyspace.keys import MAX_SLOT
+from gazette_aio.consumer.allocator.model import MAX_SLOT, load_ratio, shard_is_consistent
 from gazette_aio.consumer.keyspace.operations import Compare, Delete, Operation, Put
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
         Allocation,
         Assignment,
         Desired,
-        IsConsistent,
         Item,
         MemberID,
     )
@@ -49,13 +47,10 @@ class Convergence:
         self,
         allocation: Allocation,
         desired: Sequence[Desired],
-        *,
         keys: GroupKeys,
-        is_consistent: IsConsistent,
     ) -> None:
         self._allocation = allocation
         self._keys = keys
-        self._is_consistent = is_consistent
         self._totals = Counter(allocation.totals)
         self._primaries = Counter(allocation.primaries)
         self._desired: dict[str, list[MemberID]] = defaultdict(list)
@@ -128,7 +123,7 @@ class Convergence:
         self, item: Item, current: Sequence[Assignment], surplus: list[Assignment]
     ) -> tuple[list[Assignment], list[Assignment]]:
         """Split what isn't desired: what may go now, and what has to stay for the time being."""
-        consistent = {each.member for each in current if self._is_consistent(each, current)}
+        consistent = {each.member for each in current if shard_is_consistent(each, current)}
         left = sum(each.member in consistent for each in current)
         surplus.sort(
             key=lambda each: load_ratio(self._totals[each.member], self._limits(each.member)),
@@ -148,7 +143,7 @@ class Convergence:
             promoted = min(
                 kept,
                 key=lambda each: (
-                    not self._is_consistent(each, current),
+                    not shard_is_consistent(each, current),
                     load_ratio(self._primaries[each.member], self._limits(each.member)),
                 ),
             )
@@ -166,15 +161,15 @@ class Convergence:
 
     def _add(self, checkpoint: Checkpoint, item: Item, member: MemberID, slot: int) -> None:
         holder = self._allocation.members[member]
-        checkpoint.compares.append(Compare.mod_revision(holder.key, holder.mod_revision))
+        checkpoint.compares.append(Compare.unchanged(holder.raw))
         key = self._keys.assignment(item.id, *member, slot)
-        checkpoint.operations.append(Put(key, b"", lease=holder.lease))
+        checkpoint.operations.append(Put(key, b"", lease=holder.raw.lease))
         self._totals[member] += 1
         self._primaries[member] += slot == 0
         self.added += 1
 
     def _remove(self, checkpoint: Checkpoint, item: Item, assignment: Assignment) -> None:
-        compare = Compare.mod_revision(item.key, item.mod_revision)
+        compare = Compare.unchanged(item.raw)
         if compare not in checkpoint.compares:
             checkpoint.compares.append(compare)
         self._delete(checkpoint, assignment)
@@ -186,14 +181,14 @@ class Convergence:
         """Give an assignment another slot. Its value and lease stay."""
         self._delete(checkpoint, assignment)
         key = self._keys.assignment(assignment.item, *assignment.member, slot)
-        checkpoint.operations.append(Put(key, assignment.value, lease=assignment.lease))
+        checkpoint.operations.append(Put(key, assignment.raw.value, lease=assignment.raw.lease))
         self._primaries[assignment.member] += slot == 0
         self.packed += 1
 
     @staticmethod
     def _delete(checkpoint: Checkpoint, assignment: Assignment) -> None:
-        checkpoint.compares.append(Compare.mod_revision(assignment.key, assignment.mod_revision))
-        checkpoint.operations.append(Delete(assignment.key))
+        checkpoint.compares.append(Compare.unchanged(assignment.raw))
+        checkpoint.operations.append(Delete(assignment.raw.key))
 
     def _limits(self, member: MemberID) -> int | None:
         return self._allocation.limits.get(member)

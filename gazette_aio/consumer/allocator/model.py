@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from gazette_aio.protocol.consumer import ReplicaStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    IsConsistent = Callable[["Assignment", Sequence["Assignment"]], bool]
-    """Whether an assignment, given all of its item, has caught up, so that others may go."""
+    from gazette_aio.consumer.keyspace.operations import KeyValue
+    from gazette_aio.protocol.consumer import ConsumerSpec, ShardSpec
+
+MAX_SLOT: Final = 10**9 - 1
+"""Greatest slot of an assignment. Keys of greater ones mean nothing."""
 
 
 class MemberID(NamedTuple):
@@ -30,43 +35,66 @@ class Desired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process that holds at most `limit` assignments, while its `lease` lives."""
+    """A process that holds at most `limit` assignments, while the lease of its key lives."""
 
+    raw: KeyValue
+    """The key, its value and its revisions."""
+    spec: ConsumerSpec
     id: MemberID
-    limit: int
-    exiting: bool = False
-    key: str = ""
-    create_revision: int = 0
-    mod_revision: int = 0
-    lease: int = 0
-    decoded: object = None
+
+    @property
+    def limit(self) -> int:
+        """Most assignments of the member."""
+        return self.spec.shard_limit
+
+    @property
+    def exiting(self) -> bool:
+        """Whether the member wants others to take over what it holds."""
+        return self.spec.exiting
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A shard, or another thing that `replication` members should hold."""
+    """A shard that `replication` members should hold."""
 
+    raw: KeyValue
+    """The key, its value and its revisions."""
+    spec: ShardSpec
     id: str
     replication: int
-    key: str = ""
-    create_revision: int = 0
-    mod_revision: int = 0
-    decoded: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An item's replica at a member. The replica of slot 0 is the primary."""
+    """A shard's replica at a member. The replica of slot 0 is the primary."""
 
+    raw: KeyValue
+    """The key, its value and its revisions."""
+    status: ReplicaStatus
+    """Status that the replica reported last; that of a new assignment is empty."""
     item: str
     member: MemberID
     slot: int
-    key: str = ""
-    value: bytes = b""
-    decoded: object = None
-    create_revision: int = 0
-    mod_revision: int = 0
-    lease: int = 0
+
+
+GroupEntry: TypeAlias = Member | Item | Assignment
+"""Meaning of a key of a group."""
+
+
+def shard_is_consistent(assignment: Assignment, assignments: Sequence[Assignment]) -> bool:
+    """Return whether a replica has caught up, so that other replicas of its shard may go.
+
+    A failed replica counts as caught up only if the primary has failed as well, so that members
+    can exit.
+
+    Args:
+        assignment: Assignment of the replica.
+        assignments: All assignments of the shard.
+    """
+    code = assignment.status.code
+    if code == ReplicaStatus.FAILED:
+        return any(each.slot == 0 and each.status.code == code for each in assignments)
+    return code >= ReplicaStatus.STANDBY
 
 
 @dataclass(frozen=True)
@@ -134,7 +162,7 @@ class Allocation:
     def _exiting(self) -> Sequence[Member]:
         """Members that exit, the oldest first."""
         exiting = (member for member in self.members.values() if member.exiting)
-        return sorted(exiting, key=lambda member: (member.create_revision, member.id))
+        return sorted(exiting, key=lambda member: (member.raw.create_revision, member.id))
 
     def obstacle(self, exiting: MemberID) -> str:
         """Return why an exiting member can't leave before the group changes, or an empty text."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.consumer.allocator.model import Allocation, Assignment, Item, Member
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gazette_aio.consumer.allocator.model import IsConsistent, MemberID
+    from gazette_aio.consumer.allocator.model import GroupEntry, MemberID
     from gazette_aio.consumer.keyspace.entries import Change
+    from gazette_aio.protocol.consumer import ShardSpec
 
-K = TypeVar("K", bound="str | MemberID")
-V = TypeVar("V")
-
-GroupEntry: TypeAlias = Member | Item | Assignment
-"""Meaning of a key of a group."""
+_KEY_ORDER: Final = attrgetter("member", "slot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,47 +28,20 @@ class LocalItem:
     assignments: Sequence[Assignment]
 
 
-class _Ordered(dict[K, V]):
-    """A mapping that is put in the order of its keys when that's asked for.
-
-    It stays in order while values are replaced and keys removed, so that new keys alone cost a
-    sort.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_sorted = True
-
-    def __setitem__(self, key: K, value: V) -> None:
-        if key not in self:
-            self._is_sorted = False
-        super().__setitem__(key, value)
-
-    def in_order(self) -> dict[K, V]:
-        """Return a copy in the order of the keys."""
-        if not self._is_sorted:
-            ordered = {key: self[key] for key in sorted(self)}
-            self.clear()
-            self.update(ordered)
-            self._is_sorted = True
-        return self.copy()
-
-
 class ObservedGroup:
     """The group as of the last change of a key space. Its `observe` is an observer of that.
 
     Args:
         local: Identity of this member.
-        is_consistent: Tells whether an assignment has caught up.
     """
 
-    def __init__(self, local: MemberID, is_consistent: IsConsistent) -> None:
+    def __init__(self, local: MemberID) -> None:
         self.local = local
-        self.is_consistent = is_consistent
-        self._members: _Ordered[MemberID, Member] = _Ordered()
-        self._items: _Ordered[str, Item] = _Ordered()
-        self._assignments: _Ordered[str, list[Assignment]] = _Ordered()
+        self._members: dict[MemberID, Member] = {}
+        self._items: dict[str, Item] = {}
+        self._assignments: dict[str, list[Assignment]] = {}
         self._local: dict[str, Assignment] = {}
+        self._readers: dict[str, dict[str, ShardSpec]] = defaultdict(dict)  # By journal.
         self._allocation: Allocation | None = None
 
     def __repr__(self) -> str:
@@ -80,11 +52,11 @@ class ObservedGroup:
 
     def observe(self, changes: Sequence[Change[GroupEntry]]) -> None:
         """Take changes of the key space."""
-        for change in changes:
-            if change.before is not None:
-                self._forget(change.before.decoded)
-            if change.after is not None:
-                self._add(change.after.decoded)
+        for before, after in changes:
+            if before is not None:
+                self._forget(before)
+            if after is not None:
+                self._add(after)
         if changes:
             self._allocation = None
 
@@ -105,6 +77,14 @@ class ObservedGroup:
         """
         held = reversed(self._assignments.get(item, ()))
         return list({each.member: each for each in held}.values())[::-1]
+
+    def shards_with_source(self, journal: str) -> list[ShardSpec]:
+        """Return the shards that read a journal, by ID.
+
+        Args:
+            journal: Name of the journal, with the suffix that the shards give it, if any.
+        """
+        return [spec for _, spec in sorted(self._readers.get(journal, {}).items())]
 
     @property
     def local_member(self) -> Member | None:
@@ -127,7 +107,7 @@ class ObservedGroup:
     def leads(self) -> bool:
         """Whether this member allocates: it's the oldest, of several the first by key."""
         oldest = min(
-            self._members.values(), key=lambda each: (each.create_revision, each.id), default=None
+            self._members.values(), key=attrgetter("raw.create_revision", "id"), default=None
         )
         return oldest is not None and oldest.id == self.local
 
@@ -142,7 +122,9 @@ class ObservedGroup:
         """The group in order, as the leader needs it. It's made anew after each change."""
         if self._allocation is None:
             self._allocation = Allocation(
-                self._members.in_order(), self._items.in_order(), self._assignments.in_order()
+                dict(sorted(self._members.items())),
+                dict(sorted(self._items.items())),
+                dict(sorted(self._assignments.items())),
             )
         return self._allocation
 
@@ -152,9 +134,13 @@ class ObservedGroup:
                 del self._members[entry.id]
             case Item():
                 del self._items[entry.id]
+                for source in entry.spec.sources:
+                    del self._readers[source.journal][entry.id]
+                    if not self._readers[source.journal]:
+                        del self._readers[source.journal]
             case Assignment():
                 held = self._assignments[entry.item]
-                self._hold(entry.item, [each for each in held if each.key != entry.key])
+                self._hold(entry.item, [each for each in held if each.raw.key != entry.raw.key])
 
     def _add(self, entry: GroupEntry) -> None:
         match entry:
@@ -162,12 +148,14 @@ class ObservedGroup:
                 self._members[entry.id] = entry
             case Item():
                 self._items[entry.id] = entry
+                for source in entry.spec.sources:
+                    self._readers[source.journal][entry.id] = entry.spec
             case Assignment():
                 self._hold(entry.item, [*self._assignments.get(entry.item, ()), entry])
 
     def _hold(self, item: str, held: list[Assignment]) -> None:
         # Invariant: lists are replaced, never modified: allocations share them.
-        held.sort(key=lambda each: (each.member, each.slot))
+        held.sort(key=_KEY_ORDER)
         if held:
             self._assignments[item] = held
         else:

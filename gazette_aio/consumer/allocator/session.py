@@ -15,7 +15,7 @@ from gazette_aio.consumer.allocator.announce import Announcement
 from gazette_aio.consumer.allocator.handover import HandoverLog
 from gazette_aio.consumer.allocator.model import MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
-from gazette_aio.consumer.allocator.shard_group import new_key_space, shard_is_consistent
+from gazette_aio.consumer.allocator.shard_group import new_key_space
 from gazette_aio.consumer.keyspace.errors import (
     CompactedError,
     KeyValueStoreError,
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
     from gazette_aio.consumer.allocator.allocate import Round
-    from gazette_aio.consumer.allocator.model import IsConsistent
-    from gazette_aio.consumer.allocator.observed import GroupEntry
+    from gazette_aio.consumer.allocator.model import GroupEntry
     from gazette_aio.consumer.keyspace.key_space import KeySpace
     from gazette_aio.consumer.keyspace.keys import GroupKeys
     from gazette_aio.consumer.keyspace.store import KeyValueStore, Lease
@@ -57,7 +56,6 @@ class MemberSession(Owner):
         keys: Keys of the group.
         spec: Specification of this member.
         ttl_seconds: Time after which the group takes a member that is silent for lost.
-        is_consistent: Tells whether an assignment has caught up.
         zero_limit_on_exit: Whether an exit also sets the member's limit to 0. Groups need it that
             have members of Gazette up to v0.101.
         apply_delay_seconds: Time for which changes are gathered before they are applied.
@@ -91,7 +89,6 @@ class MemberSession(Owner):
         spec: ConsumerSpec,
         *,
         ttl_seconds: int = 20,
-        is_consistent: IsConsistent = shard_is_consistent,
         zero_limit_on_exit: bool = False,
         apply_delay_seconds: float = 0.03,
         max_hot_standbys: int | None = None,
@@ -119,7 +116,7 @@ class MemberSession(Owner):
             apply_delay_seconds=apply_delay_seconds,
             max_hot_standbys=max_hot_standbys,
         )
-        self.group: ObservedGroup = ObservedGroup(MemberID(named.zone, named.suffix), is_consistent)
+        self.group: ObservedGroup = ObservedGroup(MemberID(named.zone, named.suffix))
         self.key_space.observers.append(self.group.observe)
         self._allocator = Allocator(
             store, self.key_space, self.group, keys, on_round=on_round, on_solution=on_solution

@@ -1,15 +1,15 @@
-"""Groups of consumers: what their keys and values mean, and when a replica of a shard is ready."""
+"""Groups of consumers: what their keys and values mean."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, TypeVar
+import re
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from gazette_aio.consumer.allocator.model import Assignment, Item, Member, MemberID
 from gazette_aio.consumer.keyspace.key_space import KeySpace
-from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey, MemberKey
 from gazette_aio.protocol import ProcessSpec
 from gazette_aio.protocol.consumer import (
     ConsumerSpec,
@@ -23,13 +23,17 @@ from gazette_aio.protocol.validation.rules import validate
 from gazette_aio.protocol.validation.specs import validate_process_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from gazette_aio.consumer.allocator.observed import GroupEntry
+    from gazette_aio.consumer.allocator.model import GroupEntry
+    from gazette_aio.consumer.keyspace.keys import GroupKeys
     from gazette_aio.consumer.keyspace.operations import KeyValue
     from gazette_aio.consumer.keyspace.store import KeyValueStore
 
 M = TypeVar("M", ConsumerSpec, ShardSpec, ReplicaStatus)
+
+_SLOT: Final = re.compile("[0-9]{1,9}")
+"""Slots up to MAX_SLOT."""
 
 
 def new_key_space(
@@ -60,48 +64,30 @@ def group_decoder(
 ) -> Callable[[KeyValue], GroupEntry]:
     """Return what decodes a key of the group as a member, a shard or an assignment.
 
-    `decoded` of the result is the ConsumerSpec, ShardSpec or ReplicaStatus. The decoder raises
-    ValidationError for any other key, and for a value that is invalid or contradicts its key.
+    The decoder raises ValidationError for any other key, and for a value that is invalid or
+    contradicts its key.
     """
 
     def decode(raw: KeyValue) -> GroupEntry:
-        match keys.parse(raw.key):
-            case MemberKey(zone, suffix):
+        match keys.split(raw.key):
+            case ["members", zone, suffix]:
                 return _member(raw, MemberID(zone, suffix))
-            case ItemKey(shard):
+            case ["items", shard]:
                 return _shard(raw, shard, max_hot_standbys)
-            case AssignmentKey(shard, zone, suffix, slot):
+            case ["assign", shard, zone, suffix, slot] if _SLOT.fullmatch(slot):
                 _check_member(zone, suffix)
-                return Assignment(
-                    shard,
-                    MemberID(zone, suffix),
-                    slot,
-                    raw.key,
-                    raw.value,
-                    _decoded(ReplicaStatus, raw),
-                    raw.create_revision,
-                    raw.mod_revision,
-                    raw.lease,
+                status = _decoded(ReplicaStatus, raw)
+                return Assignment(raw, status, shard, MemberID(zone, suffix), int(slot))
+            case ["members", *_]:
+                raise ValidationError("expected (zone, suffix) in member key")
+            case ["items", *_]:
+                raise ValidationError("expected (id) in item key")
+            case _:
+                raise ValidationError(
+                    "expected (item-id, member-zone, member-suffix, slot) in assignment key"
                 )
 
     return decode
-
-
-def shard_is_consistent(assignment: Assignment, assignments: Sequence[Assignment]) -> bool:
-    """Return whether a replica has caught up, so that other replicas of its shard may go.
-
-    A failed replica counts as caught up only if the primary has failed as well, so that members
-    can exit.
-    """
-    code = _code(assignment)
-    if code == ReplicaStatus.FAILED:
-        return any(each.slot == 0 and _code(each) == code for each in assignments)
-    return code >= ReplicaStatus.STANDBY
-
-
-def _code(assignment: Assignment) -> int:
-    status = assignment.decoded
-    return status.code if isinstance(status, ReplicaStatus) else ReplicaStatus.IDLE
 
 
 @functools.lru_cache(maxsize=1024)
@@ -121,24 +107,14 @@ def _member(raw: KeyValue, member: MemberID) -> Member:
         raise ValidationError(
             f"ConsumerSpec Suffix doesn't match Member Suffix ({named.suffix} vs {member.suffix})"
         )
-    return Member(
-        member,
-        spec.shard_limit,
-        spec.exiting,
-        raw.key,
-        raw.create_revision,
-        raw.mod_revision,
-        raw.lease,
-        spec,
-    )
+    return Member(raw, spec, member)
 
 
 def _shard(raw: KeyValue, shard: str, max_hot_standbys: int | None) -> Item:
     spec = _decoded(ShardSpec, raw, clamp_shard_spec)
     if spec.id != shard:
         raise ValidationError(f"ShardSpec ID doesn't match Item ID ({spec.id} vs {shard})")
-    replication = desired_replication(spec, max_hot_standbys)
-    return Item(shard, replication, raw.key, raw.create_revision, raw.mod_revision, spec)
+    return Item(raw, spec, shard, desired_replication(spec, max_hot_standbys))
 
 
 def _decoded(message: type[M], raw: KeyValue, amend: Callable[[M], None] | None = None) -> M:

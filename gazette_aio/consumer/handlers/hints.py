@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
-from gazette_aio.consumer.shards.replica import spec_of
 from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
@@ -35,5 +34,5 @@ async def shard_get_hints(
     item = service.resolver.item(request.shard, claims)
     if item is None:
         return pc.GetHintsResponse(status=pc.Status.SHARD_NOT_FOUND, header=header)
-    stored = await fetch_stored_hints(service.host.store, spec_of(item))
+    stored = await fetch_stored_hints(service.host.store, item.spec)
     return stored.response(header)

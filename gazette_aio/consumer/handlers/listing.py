@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.handlers.examination import examine
-from gazette_aio.consumer.shards.replica import spec_of
-from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.selector import compile_selector
 
@@ -43,15 +41,15 @@ async def shard_list(
         item = group.items.get(id_)
         if item is None:
             continue
-        spec = spec_of(item)
+        spec = item.spec
         labels = pc.label_set_ext(spec)
         if not wanted(labels) or not permitted(labels):
             continue
         response.shards.add(
             spec=spec,
-            mod_revision=item.mod_revision,
-            create_revision=item.create_revision,
+            mod_revision=item.raw.mod_revision,
+            create_revision=item.raw.create_revision,
             route=resolver.route(id_),
-            status=[status_of(assignment) for assignment in group.assignments(id_)],
+            status=[assignment.status for assignment in group.assignments(id_)],
         )
     return response

@@ -12,7 +12,6 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import start_task
 from gazette_aio.consumer.allocator.model import Member
 from gazette_aio.consumer.api.client import ShardClient
-from gazette_aio.protocol.consumer import ConsumerSpec
 from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     import gazette_aio.protocol as pb
     from gazette_aio.client.options import TLSOptions
-    from gazette_aio.consumer.allocator.observed import GroupEntry
-    from gazette_aio.consumer.keyspace.entries import Change, Entry
+    from gazette_aio.consumer.allocator.model import GroupEntry
+    from gazette_aio.consumer.keyspace.entries import Change
     from gazette_aio.protocol import consumer as pc
 
 LINGER_SECONDS: Final = 30.0
@@ -70,7 +69,7 @@ class Peers(Owner):
     def observe(self, changes: Sequence[Change[GroupEntry]]) -> None:
         """Take changes of the key space."""
         for change in changes:
-            before, after = _endpoint(change.before), _endpoint(change.after)
+            before, after = map(_endpoint, change)
             if before == after:
                 continue
             if after:
@@ -146,8 +145,6 @@ class Peers(Owner):
         self._closing.discard(client)
 
 
-def _endpoint(entry: Entry[GroupEntry] | None) -> str:
+def _endpoint(entry: GroupEntry | None) -> str:
     """Return the endpoint of the member that an entry is, or an empty text."""
-    member = entry.decoded if entry is not None else None
-    spec = member.decoded if isinstance(member, Member) else None
-    return spec.process_spec.endpoint if isinstance(spec, ConsumerSpec) else ""
+    return entry.spec.process_spec.endpoint if isinstance(entry, Member) else ""

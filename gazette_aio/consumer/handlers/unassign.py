@@ -14,8 +14,6 @@ from gazette_aio.consumer.handlers.authorization import (
 from gazette_aio.consumer.handlers.examination import examine
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import MAX_OPERATIONS, Compare, Delete
-from gazette_aio.consumer.shards.replica import spec_of
-from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -56,13 +54,13 @@ async def shard_unassign(
     for shard in dict.fromkeys(request.shards):
         await turns.rest()
         item = service.host.group.items.get(shard)
-        if item is not None and is_hidden(claims, shard, spec_of(item).labels):
+        if item is not None and is_hidden(claims, shard, item.spec.labels):
             continue
-        check_authorized(claims, shard, None if item is None else spec_of(item).labels)
+        check_authorized(claims, shard, None if item is None else item.spec.labels)
         if not is_unconfined(claims):
             key, mod_revision = (
                 service.host.keys.item(shard),
-                0 if item is None else item.mod_revision,
+                0 if item is None else item.raw.mod_revision,
             )
             matched[shard] = Compare.mod_revision(key, mod_revision)
         chosen = [
@@ -86,7 +84,7 @@ async def shard_unassign(
 
 
 def _is_removed(assignment: Assignment, *, only_failed: bool) -> bool:
-    if status_of(assignment).code == pc.ReplicaStatus.FAILED:
+    if assignment.status.code == pc.ReplicaStatus.FAILED:
         return True
     return assignment.slot == 0 and not only_failed
 
@@ -95,12 +93,12 @@ async def _remove(
     service: ShardServing, assignments: Sequence[Assignment], matched: Mapping[str, Compare]
 ) -> int:
     """Remove assignments, and return the revision; 0 if one of them, or its shard, has changed."""
-    compares = [Compare.mod_revision(each.key, each.mod_revision) for each in assignments]
+    compares = [Compare.unchanged(each.raw) for each in assignments]
     shards = dict.fromkeys(each.item for each in assignments)
     compares += [matched[shard] for shard in shards if shard in matched]
     try:
         result = await service.host.store.transact(
-            compares, [Delete(each.key) for each in assignments]
+            compares, [Delete(each.raw.key) for each in assignments]
         )
     except KeyValueStoreError as error:
         raise RpcError(f"executing etcd transaction: {error}") from error

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from anyio.lowlevel import checkpoint
 
@@ -14,7 +14,7 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
-from gazette_aio.consumer.keyspace.entries import Entries, Entry, check_responses
+from gazette_aio.consumer.keyspace.entries import D, Entries, check_responses
 from gazette_aio.consumer.keyspace.errors import CompactedError
 from gazette_aio.consumer.keyspace.store import StoreHeader
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.keyspace.entries import Change
     from gazette_aio.consumer.keyspace.operations import KeyValue
     from gazette_aio.consumer.keyspace.store import Event, KeyValueStore, WatchResponse
-
-D = TypeVar("D")
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ class KeySpace(Generic[D]):
 
     Attributes:
         header: Origin and revision of the entries.
-        entries: Decoded entries by key.
+        entries: Meaning of each key that has one.
         observers: Called after each part of changes, in order, with the changes. Observers neither
             block nor raise.
     """
@@ -136,9 +134,9 @@ class KeySpace(Generic[D]):
         """
         await self._changed.wait()
 
-    async def _read(self, revision: int) -> tuple[StoreHeader, dict[str, Entry[D]]]:
+    async def _read(self, revision: int) -> tuple[StoreHeader, dict[str, D]]:
         turns = Turns()
-        loaded: dict[str, Entry[D]] = {}
+        loaded: dict[str, D] = {}
         after = ""
         while True:
             page = await self._store.range(
@@ -154,21 +152,22 @@ class KeySpace(Generic[D]):
                 return replace(page.header, revision=revision), loaded
             after = page.entries[-1].key
 
-    async def _replace(self, header: StoreHeader, loaded: dict[str, Entry[D]]) -> None:
+    async def _replace(self, header: StoreHeader, loaded: dict[str, D]) -> None:
         turns = Turns()
         part: list[Change[D]] = []
-        changes: list[Change[D]] = []
-        for change in self.entries.changes_to(loaded):
-            changes.append(change)
-            await turns.rest()
-        for change in changes:
-            if len(part) >= _PART and _group(change.key) != _group(part[-1].key):
-                self.entries.accept(part)
+        group = ""
+        # Keys that were loaded are in order, so that sorting merely merges.
+        for key in sorted((*loaded, *(key for key in self.entries if key not in loaded))):
+            if len(part) >= _PART and _group(key) != group:
                 self._observe(part)
                 part = []
+            if not part:  # Observers have taken all that has changed.
                 await turns.rest()
-            part.append(change)
-        self.entries.accept(part)
+            before, after = self.entries.get(key), loaded.get(key)
+            if before is None or after is None or before.raw != after.raw:
+                self.entries.replace(key, after)
+                part.append((before, after))
+                group = _group(key)
         self._publish(header, part)
 
     async def _follow(self) -> None:

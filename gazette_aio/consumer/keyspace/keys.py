@@ -9,49 +9,17 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from gazette_aio.protocol.errors import ValidationError
 
 _SEPARATOR = "#"
 _REFUSED: Final = re.compile(r'[\x00-"\ud800-\udfff]')
 """Characters that sort before the separator, and bytes that aren't UTF-8."""
-_SLOT_DIGITS: Final = 9
-MAX_SLOT: Final = 10**_SLOT_DIGITS - 1
-"""Greatest slot of an assignment. Keys of greater ones mean nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemberKey:
-    """Parts of a member's key."""
-
-    zone: str
-    suffix: str
-
-
-@dataclass(frozen=True, slots=True)
-class ItemKey:
-    """Parts of an item's key."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentKey:
-    """Parts of an assignment's key."""
-
-    item: str
-    zone: str
-    suffix: str
-    slot: int
-
-
-GroupKey: TypeAlias = MemberKey | ItemKey | AssignmentKey
 
 
 class GroupKeys:
-    """Builds and parses the keys below `root`, a clean absolute path.
+    """Builds and splits the keys below `root`, a clean absolute path.
 
     Raises:
         ValidationError: `root` isn't clean, or a part of a key has a character up to `#`.
@@ -87,39 +55,17 @@ class GroupKeys:
         """Return whether a key is where members, items and assignments are, and nothing else."""
         return key.startswith((self._members, self._items, self._assignments))
 
-    def parse(self, key: str) -> GroupKey:
-        """Return the parts of a key.
+    def split(self, key: str) -> list[str]:
+        """Return the kind of a key (`members`, `items` or `assign`) and its parts.
 
         Raises:
-            ValidationError: It isn't one of the group.
+            ValidationError: The key is of no kind, or no key that is built has its characters.
         """
-        match self._split(key):
-            case self._members, [zone, suffix]:
-                return MemberKey(zone, suffix)
-            case self._members, _:
-                raise ValidationError("expected (zone, suffix) in member key")
-            case self._items, [id]:
-                return ItemKey(id)
-            case self._items, _:
-                raise ValidationError("expected (id) in item key")
-            case self._assignments, [item, zone, suffix, slot] if (
-                slot.isdecimal() and slot.isascii() and len(slot) <= _SLOT_DIGITS
-            ):
-                return AssignmentKey(item, zone, suffix, int(slot))
-            case self._assignments, _:
-                raise ValidationError(
-                    "expected (item-id, member-zone, member-suffix, slot) in assignment key"
-                )
-            case _:
-                raise ValidationError("unexpected key prefix, or an invalid character")
-
-    def _split(self, key: str) -> tuple[str, list[str]]:
         for prefix in (self._assignments, self._items, self._members):
-            if key.startswith(prefix):
-                if _REFUSED.search(key, len(prefix)) is not None:
-                    break  # Such parts are in no key that is built, and in no message.
-                return prefix, key[len(prefix) :].split(_SEPARATOR)
-        return "", []
+            if key.startswith(prefix) and _REFUSED.search(key, len(prefix)) is None:
+                kind = prefix[len(self.prefix) : -1]
+                return [kind, *key[len(prefix) :].split(_SEPARATOR)]
+        raise ValidationError("unexpected key prefix, or an invalid character")
 
 
 def _join(*parts: str) -> str:

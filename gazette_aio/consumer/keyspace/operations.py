@@ -28,6 +28,11 @@ class Compare:
     value: int
 
     @classmethod
+    def unchanged(cls, entry: KeyValue) -> Compare:
+        """Expect that a key is as it was read."""
+        return cls.mod_revision(entry.key, entry.mod_revision)
+
+    @classmethod
     def mod_revision(cls, key: str, revision: int) -> Compare:
         """Expect that `key` is as of `revision`, 0 for none."""
         return cls(key, Target.MOD_REVISION, revision)

@@ -232,7 +232,7 @@ def _encoded(key: str, hints: FSMHints) -> bytes:
 
 
 def _while_assigned(assignment: Assignment) -> Compare:
-    return Compare.create_revision(assignment.key, assignment.create_revision)
+    return Compare.create_revision(assignment.raw.key, assignment.raw.create_revision)
 
 
 def _reason(error: Exception) -> object:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.consumer.allocator.observed import GroupEntry, ObservedGroup
+    from gazette_aio.consumer.allocator.model import GroupEntry
+    from gazette_aio.consumer.allocator.observed import ObservedGroup
     from gazette_aio.consumer.application import Application, Shard, Store
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.keyspace.key_space import KeySpace

@@ -17,7 +17,6 @@ from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
 from gazette_aio.consumer.allocator.model import Assignment, Item
 from gazette_aio.consumer.shards.replica import Replica
-from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.consumer.shards.transitions import Transition, transition
 from gazette_aio.protocol.consumer import ReplicaStatus
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from gazette_aio.consumer.allocator.observed import GroupEntry, LocalItem
+    from gazette_aio.consumer.allocator.model import GroupEntry
+    from gazette_aio.consumer.allocator.observed import LocalItem
     from gazette_aio.consumer.keyspace.entries import Change
     from gazette_aio.consumer.shards.host import ShardHost
 
@@ -76,7 +76,7 @@ class LocalShards(Scope):
     def status_codes(self) -> dict[str, str]:
         """Return the name of each replica's status code, as the key space shows it."""
         return {
-            shard: ReplicaStatus.Code.Name(status_of(replica.assignment).code)
+            shard: ReplicaStatus.Code.Name(replica.assignment.status.code)
             for shard, replica in tuple(self._replicas.items())
         }
 
@@ -244,8 +244,8 @@ def _affected(changes: Sequence[Change[GroupEntry]]) -> dict[str, None]:
     """Return the IDs of shards whose item or assignments changed, in order."""
     shards: dict[str, None] = {}
     for change in changes:
-        for entry in (change.before, change.after):
-            match entry.decoded if entry is not None else None:
+        for entry in change:
+            match entry:
                 case Item() as item:
                     shards[item.id] = None
                 case Assignment() as assignment:

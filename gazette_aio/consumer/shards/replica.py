@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.consumer.allocator.model import Assignment, Item
+    from gazette_aio.consumer.allocator.model import Assignment
     from gazette_aio.consumer.allocator.observed import LocalItem
     from gazette_aio.consumer.application import Progress, Store
     from gazette_aio.consumer.shards.holds import Hold
@@ -55,12 +55,6 @@ if TYPE_CHECKING:
     from gazette_aio.protocol.consumer import Checkpoint, GetHintsResponse
 
 _logger = logging.getLogger(__name__)
-
-
-def spec_of(item: Item) -> ShardSpec:
-    """Return the spec of an item of a group of consumers."""
-    assert isinstance(item.decoded, ShardSpec), "items of consumers are shards"
-    return item.decoded
 
 
 class Replica:
@@ -123,12 +117,12 @@ class Replica:
     @property
     def fqn(self) -> str:
         """Key of the shard's spec in the store of the group."""
-        return self._item.item.key
+        return self._item.item.raw.key
 
     @property
     def spec(self) -> ShardSpec:
         """Current spec."""
-        return spec_of(self._item.item)
+        return self._item.item.spec
 
     @property
     def assignment(self) -> Assignment:
@@ -361,9 +355,9 @@ class Replica:
             await asyncio.sleep(retry_seconds(attempt))
             attempt += 1
             assignment = self.assignment
-            compare = Compare.mod_revision(assignment.key, assignment.mod_revision)
+            compare = Compare.unchanged(assignment.raw)
             try:
-                await self._host.store.transact([compare], [Delete(assignment.key)])
+                await self._host.store.transact([compare], [Delete(assignment.raw.key)])
             except KeyValueStoreError as error:
                 _logger.warning("failed to restart shard %s (will retry): %s", self.id, error)
 

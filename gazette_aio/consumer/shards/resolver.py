@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.application.hooks import awaited
 from gazette_aio.consumer.shards.errors import ResolverError, ResolverStoppedError
-from gazette_aio.consumer.shards.journal_index import JournalIndex
-from gazette_aio.consumer.shards.replica import spec_of
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.status_errors import shard_status_error
 
@@ -125,8 +123,6 @@ class Resolver:
         self._host = host
         self._group = host.group
         self._local_shards = local_shards
-        self._index = JournalIndex(spec_of(item) for item in host.group.items.values())
-        host.key_space.observers.append(self._index.observe)
 
     def __repr__(self) -> str:
         return f"<Resolver of {self._local_shards!r}>"
@@ -137,7 +133,7 @@ class Resolver:
         Args:
             journal: Name of the journal, with the suffix that the shards give it, if any.
         """
-        return self._index.shards_with_source(journal)
+        return self._group.shards_with_source(journal)
 
     def stop_serving_local_shards(self) -> None:
         """Cancel all replicas. Resolutions of shards of this member fail from now on. Idempotent.
@@ -225,9 +221,7 @@ class Resolver:
             zone, suffix = assignment.member
             route.members.add(zone=zone, suffix=suffix)
             member = self._group.members.get(assignment.member)
-            spec = member.decoded if member is not None else None
-            endpoint = spec.process_spec.endpoint if isinstance(spec, pc.ConsumerSpec) else ""
-            route.endpoints.append(endpoint)
+            route.endpoints.append(member.spec.process_spec.endpoint if member is not None else "")
         return route
 
     def item(self, shard: str, claims: pb.Claims | None) -> Item | None:
@@ -235,7 +229,7 @@ class Resolver:
         item = self._group.items.get(shard)
         if item is None or claims is None:
             return item
-        is_visible = pb.selector_matches(claims.selector, pc.label_set_ext(spec_of(item)))
+        is_visible = pb.selector_matches(claims.selector, pc.label_set_ext(item.spec))
         return item if is_visible else None
 
     async def _accept(self, header: pb.Header) -> None:
@@ -263,7 +257,7 @@ class Resolver:
                 header.route.CopyFrom(self.route(request.shard))
             return hidden, None
         header.route.CopyFrom(self.route(request.shard))
-        resolution = Resolution(pc.Status.OK, header, spec_of(item))
+        resolution = Resolution(pc.Status.OK, header, item.spec)
         if header.route.primary < 0:
             resolution.status = pc.Status.NO_SHARD_PRIMARY
             return resolution, None

@@ -15,8 +15,7 @@ from gazette_aio.protocol.consumer import ReplicaStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gazette_aio.consumer.allocator.model import Assignment
-    from gazette_aio.consumer.allocator.observed import GroupEntry
+    from gazette_aio.consumer.allocator.model import Assignment, GroupEntry
     from gazette_aio.consumer.keyspace.key_space import KeySpace
     from gazette_aio.consumer.keyspace.store import KeyValueStore
 
@@ -34,12 +33,6 @@ def merge_status(current: ReplicaStatus, wanted: ReplicaStatus) -> ReplicaStatus
     if code == current.code and len(errors) == len(set(current.errors)):
         return None
     return ReplicaStatus(code=code, errors=errors)
-
-
-def status_of(assignment: Assignment) -> ReplicaStatus:
-    """Return the status that the value of an assignment holds."""
-    decoded = assignment.decoded
-    return decoded if isinstance(decoded, ReplicaStatus) else ReplicaStatus()
 
 
 class StatusWriter:
@@ -103,15 +96,15 @@ class StatusWriter:
             self._is_written.set()
 
     def _missing(self) -> ReplicaStatus | None:
-        return merge_status(status_of(self._assignment), self.wanted)
+        return merge_status(self._assignment.status, self.wanted)
 
     async def _attempt(self, attempt: int) -> None:
         # Race: the assignment may have changed during the delay.
         assignment, status = self._assignment, self._missing()
         if status is None:
             return
-        put = Put(assignment.key, status.SerializeToString(), ignore_lease=True)
-        compare = Compare.mod_revision(assignment.key, assignment.mod_revision)
+        put = Put(assignment.raw.key, status.SerializeToString(), ignore_lease=True)
+        compare = Compare.unchanged(assignment.raw)
         reason: object = "the assignment has changed"
         try:
             result = await self._store.transact([compare], [put])
@@ -122,5 +115,5 @@ class StatusWriter:
             reason = error
         if attempt:
             _logger.warning(
-                "failed to write the status of %s (will retry): %s", assignment.key, reason
+                "failed to write the status of %s (will retry): %s", assignment.raw.key, reason
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.protocol.consumer import ReplicaStatus
 
 if TYPE_CHECKING:
@@ -49,9 +48,9 @@ def transition(
     if held is None:
         return Transition.START
     if wanted.slot < held.slot:
-        if has_failed and status_of(wanted).code != ReplicaStatus.FAILED:
+        if has_failed and wanted.status.code != ReplicaStatus.FAILED:
             return Transition.REPLACE
         return Transition.UPDATE if wanted.slot else Transition.PROMOTE
-    if wanted.create_revision == held.create_revision:
+    if wanted.raw.create_revision == held.raw.create_revision:
         return Transition.UPDATE
     return Transition.REPLACE

@@ -16,40 +16,25 @@ from gazette_aio.consumer.allocator.solver import solve_packed
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import StoreUnavailableError
 from gazette_aio.consumer.keyspace.key_space import KeySpace
-from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey, MemberKey
+from gazette_aio.consumer.keyspace.keys import GroupKeys
 from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from tests.waiting import eventually
 
 KEYS = GroupKeys("/root")
+READY = ReplicaStatus(code=ReplicaStatus.STANDBY)
 
 
 def decode(raw):
-    match KEYS.parse(raw.key):
-        case MemberKey(zone, suffix):
+    match KEYS.split(raw.key):
+        case ["members", zone, suffix]:
             limit, _, exiting = raw.value.decode().partition(" ")
-            return Member(
-                MemberID(zone, suffix),
-                int(limit),
-                bool(exiting),
-                raw.key,
-                raw.create_revision,
-                raw.mod_revision,
-                raw.lease,
-            )
-        case ItemKey(name):
-            return Item(name, int(raw.value), raw.key, raw.create_revision, raw.mod_revision)
-        case AssignmentKey(item, zone, suffix, slot):
-            return Assignment(
-                item,
-                MemberID(zone, suffix),
-                slot,
-                raw.key,
-                raw.value,
-                None,
-                raw.create_revision,
-                raw.mod_revision,
-                raw.lease,
-            )
+            spec = ConsumerSpec(shard_limit=int(limit), exiting=bool(exiting))
+            return Member(raw, spec, MemberID(zone, suffix))
+        case ["items", name]:
+            return Item(raw, ShardSpec(), name, int(raw.value))
+        case [_, item, zone, suffix, slot]:
+            return Assignment(raw, READY, item, MemberID(zone, suffix), int(slot))
 
 
 class Running:
@@ -59,7 +44,7 @@ class Running:
         self.store, self.suffix, self.limit, self.lease = store, suffix, limit, lease
         self.rounds = []
         self.solutions = []
-        self.group = ObservedGroup(MemberID("z", suffix), lambda *_: True)
+        self.group = ObservedGroup(MemberID("z", suffix))
         self.space = KeySpace(store, KEYS.prefix, decode, apply_delay_seconds=0)
         self.space.observers.append(self.group.observe)
         self.allocator = Allocator(
@@ -113,7 +98,8 @@ async def add_items(store, count, replication=1):
 async def held(store):
     found = (await store.range("/root/assign/")).entries
     return sorted(
-        (key.item, key.suffix, key.slot) for key in (KEYS.parse(each.key) for each in found)
+        (item, suffix, int(slot))
+        for _, item, _, suffix, slot in (KEYS.split(each.key) for each in found)
     )
 
 

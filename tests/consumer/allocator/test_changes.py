@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
-from gazette_aio.consumer.allocator.model import Allocation, Item, Member, MemberID, load_ratio
+from gazette_aio.consumer.allocator.model import Allocation, MemberID, load_ratio
 from gazette_aio.consumer.allocator.solver import Problem, solve
-from tests.consumer.allocator.settling import KEYS, LEASE, assignment, converge
+from tests.consumer.allocator.settling import assignment, converge, item, member, ready
 
 
 def identity(name):
@@ -33,27 +32,22 @@ class Group:
     @property
     def allocation(self):
         members = [
-            Member(
-                identity(name),
+            member(
+                *identity(name),
                 limit,
-                name in self.exiting,
-                KEYS.member(*identity(name)),
-                self.created.get(name, 1),
-                1,
-                LEASE,
+                exiting=name in self.exiting,
+                created=self.created.get(name, 1),
             )
             for name, limit in self.members.items()
         ]
-        items = [Item(name, count, KEYS.item(name), 1, 1) for name, count in self.items.items()]
+        items = [item(name, count) for name, count in self.items.items()]
         return Allocation.of(members, items, self.assignments)
 
     def settle(self, *, become_consistent=True):
         """Solve and take steps, and return how many items a member got and lost, by its name."""
         before = self.pairs
         if become_consistent:
-            self.assignments = [
-                replace(each, value=b"consistent", decoded=True) for each in self.assignments
-            ]
+            self.assignments = list(map(ready, self.assignments))
         allocation = self.allocation
         desired = solve(Problem.of(allocation))
         rest, self.rounds = converge(allocation, desired, become_consistent=become_consistent)
@@ -227,8 +221,8 @@ def test_a_member_that_is_lost():
     group.assignments = kept
     assert group.settle() == (gone, 0)
     assert len(group.pairs) == 6
-    for item, count in ONE_TO_THREE.items():
-        assert sorted(group.slots(item).values()) == list(range(count))
+    for name, count in ONE_TO_THREE.items():
+        assert sorted(group.slots(name).values()) == list(range(count))
 
 
 def test_a_member_that_is_added():

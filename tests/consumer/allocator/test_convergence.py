@@ -7,37 +7,33 @@ import pytest
 from gazette_aio.consumer.allocator.batches import pack
 from gazette_aio.consumer.allocator.convergence import Checkpoint, Convergence
 from gazette_aio.consumer.allocator.model import (
+    MAX_SLOT,
     Allocation,
-    Assignment,
     Desired,
-    Item,
-    Member,
     MemberID,
     load_ratio,
 )
-from gazette_aio.consumer.keyspace.keys import MAX_SLOT, GroupKeys
 from gazette_aio.consumer.keyspace.operations import Compare, Delete, Put
+from tests.consumer.allocator import settling
+from tests.consumer.allocator.settling import KEYS, LEASE, READY, assignment, item
 
-KEYS = GroupKeys("/root")
-LEASE = 77
+VALUE = READY.SerializeToString()
 
 
 def member(suffix, limit):
-    return Member(MemberID("z", suffix), limit, False, KEYS.member("z", suffix), 1, 5, LEASE)
+    return settling.member("z", suffix, limit, changed=5)
 
 
-def held(item, suffix, slot, *, ready=True):
-    key = KEYS.assignment(item, "z", suffix, slot)
-    return Assignment(item, MemberID("z", suffix), slot, key, b"value", ready, 1, 9, LEASE)
+def held(name, suffix, slot, *, ready=True):
+    return assignment(name, "z", suffix, slot, ready)
 
 
 def steps(members, replication, assignments, desired, name="it"):
-    items = [] if replication is None else [Item(name, replication, KEYS.item(name), 1, 3)]
+    items = [] if replication is None else [item(name, replication)]
     convergence = Convergence(
         Allocation.of(members, items, assignments),
         [Desired(name, MemberID("z", each)) for each in desired],
-        keys=KEYS,
-        is_consistent=lambda each, _: bool(each.decoded),
+        KEYS,
     )
     return [each for each in convergence.checkpoints() if each.operations]
 
@@ -45,7 +41,7 @@ def steps(members, replication, assignments, desired, name="it"):
 def removed(checkpoint):
     puts = {each.key for each in checkpoint.operations if isinstance(each, Put)}
     assert not puts
-    return [KEYS.parse(each.key).suffix for each in checkpoint.operations]
+    return [KEYS.split(each.key)[3] for each in checkpoint.operations]
 
 
 FIVE = [member(f"m{limit}", limit) for limit in (5, 4, 3, 2, 1)]
@@ -74,10 +70,9 @@ def test_removals_are_bounded_by_consistent_replicas(replication, ready, gone):
 def test_the_most_loaded_replicas_go_first():
     """As far as one that's consistent is left."""
     [checkpoint] = steps(FIVE, 1, of_five(2, 4), [])
-    deleted = [KEYS.parse(each.key) for each in checkpoint.operations if isinstance(each, Delete)]
-    assert [each.suffix for each in deleted] == ["m1", "m2", "m3", "m4"]
-    put = checkpoint.operations[-1]
-    assert KEYS.parse(put.key) == KEYS.parse(KEYS.assignment("it", "z", "m4", 0))  # Promoted.
+    deleted = [KEYS.split(each.key) for each in checkpoint.operations if isinstance(each, Delete)]
+    assert [suffix for _, _, _, suffix, _ in deleted] == ["m1", "m2", "m3", "m4"]
+    assert checkpoint.operations[-1].key == KEYS.assignment("it", "z", "m4", 0)  # Promoted.
 
 
 def test_a_removal_compares_the_item_once_and_each_assignment():
@@ -86,8 +81,8 @@ def test_a_removal_compares_the_item_once_and_each_assignment():
     )
     keys = [KEYS.assignment("it", "z", "a", 0), KEYS.assignment("it", "z", "b", 1)]
     assert checkpoint.compares == [
-        Compare.mod_revision(KEYS.item("it"), 3),
-        *(Compare.mod_revision(key, 9) for key in keys),
+        Compare.mod_revision(KEYS.item("it"), 1),
+        *(Compare.mod_revision(key, 1) for key in keys),
     ]
     assert checkpoint.operations == [Delete(key) for key in keys]
 
@@ -108,10 +103,10 @@ def test_a_promotion_keeps_value_and_lease():
     [checkpoint] = steps(members, 3, others, ["a", "b", "c"])
     assert checkpoint.operations == [
         Delete(KEYS.assignment("it", "z", "b", 10)),
-        Put(KEYS.assignment("it", "z", "b", 0), b"value", lease=LEASE),
+        Put(KEYS.assignment("it", "z", "b", 0), VALUE, lease=LEASE),
         # Slots are packed one at a time: the first gap only.
         Delete(KEYS.assignment("it", "z", "a", 9)),
-        Put(KEYS.assignment("it", "z", "a", 1), b"value", lease=LEASE),
+        Put(KEYS.assignment("it", "z", "a", 1), b"", lease=LEASE),
     ]
 
 
@@ -121,7 +116,7 @@ def test_an_inconsistent_primary_stays():
 
 
 def test_full_members_get_nothing_but_their_slots_are_left_out():
-    members = [member(each, each != "full") for each in ("a", "full", "x", "y")]
+    members = [member(each, int(each != "full")) for each in ("a", "full", "x", "y")]
     [checkpoint] = steps(members, 4, [held("it", "a", 7)], ["a", "full", "x", "y"])
     puts = [each.key for each in checkpoint.operations if isinstance(each, Put)]
     assert puts == [
@@ -144,8 +139,8 @@ def test_a_second_assignment_of_a_member_is_removed():
 def test_the_last_slot_is_packed_before_others_are_added():
     last = held("it", "a", MAX_SLOT)
     [checkpoint] = steps([member("a", 1), member("b", 1)], 2, [last], ["a", "b"])
-    first = Put(KEYS.assignment("it", "z", "a", 0), b"value", lease=LEASE)
-    assert checkpoint.operations == [Delete(last.key), first]
+    first = Put(KEYS.assignment("it", "z", "a", 0), VALUE, lease=LEASE)
+    assert checkpoint.operations == [Delete(last.raw.key), first]
 
 
 def test_assignments_of_items_that_are_gone():
@@ -157,13 +152,11 @@ def test_assignments_of_items_that_are_gone():
 
 def test_primaries_of_new_items_are_spread():
     members = [member("a", 9), member("b", 9)]
-    items = [Item(f"i{n}", 2, KEYS.item(f"i{n}"), 1, 1) for n in range(4)]
-    desired = [Desired(item.id, each.id) for item in items for each in members]
-    convergence = Convergence(
-        Allocation.of(members, items), desired, keys=KEYS, is_consistent=lambda *_: True
-    )
-    made = [KEYS.parse(x.key) for each in convergence.checkpoints() for x in each.operations]
-    assert [each.suffix for each in made if each.slot == 0] == ["a", "b", "a", "b"]
+    items = [item(f"i{n}", 2) for n in range(4)]
+    desired = [Desired(each.id, of.id) for each in items for of in members]
+    convergence = Convergence(Allocation.of(members, items), desired, KEYS)
+    made = [KEYS.split(x.key) for each in convergence.checkpoints() for x in each.operations]
+    assert [suffix for _, _, _, suffix, slot in made if slot == "0"] == ["a", "b", "a", "b"]
 
 
 def test_load_ratios():

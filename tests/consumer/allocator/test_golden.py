@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from gazette_aio.consumer.allocator.model import Allocation, Item, Member, MemberID, change_summary
+from gazette_aio.consumer.allocator.model import Allocation, change_summary
 from gazette_aio.consumer.allocator.solver import Problem, solve
 from tests import golden
 from tests.consumer.allocator.settling import (
-    KEYS,
-    LEASE,
     assignment,
     converge,
+    item,
+    member,
     pairs,
     properties,
 )
@@ -29,21 +29,17 @@ def problem(request):
 def group(problem):
     """Return the allocation of a problem, with keys and revisions as a store would give them."""
     members = [
-        Member(
-            MemberID(each["zone"], each["suffix"]),
+        member(
+            each["zone"],
+            each["suffix"],
             each["item_limit"],
-            each["exiting"],
-            KEYS.member(each["zone"], each["suffix"]),
-            each["create_revision"],
-            each["create_revision"],
-            LEASE,
+            exiting=each["exiting"],
+            created=each["create_revision"],
+            changed=each["create_revision"],
         )
         for each in problem["members"]
     ]
-    items = [
-        Item(each["id"], each["replication"], KEYS.item(each["id"]), 1, 1)
-        for each in problem["items"]
-    ]
+    items = [item(each["id"], each["replication"]) for each in problem["items"]]
     return Allocation.of(members, items, (assignment(*parts) for parts in problem["assignments"]))
 
 
@@ -68,10 +64,10 @@ def test_solutions(problem):
         assert ours["zones_of_item"] == theirs["zones_of_item"]
     else:
         assert ours["total"] >= theirs["total"]
-    for item, count in ours["replicas_of_item"].items():
-        assert count <= allocation.items[item].replication
-    for member, count in Counter(member for _, member in desired).items():
-        assert count <= allocation.limits[member]
+    for name, count in ours["replicas_of_item"].items():
+        assert count <= allocation.items[name].replication
+    for holder, count in Counter(each.member for each in desired).items():
+        assert count <= allocation.limits[holder]
     if ours["total"] == theirs["total"] > 0:
         for member, limit in allocation.limits.items():
             fair = min(limit, -(-limit * allocation.item_slots // allocation.member_slots))

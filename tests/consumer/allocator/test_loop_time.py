@@ -11,40 +11,27 @@ from gazette_aio.consumer.allocator.model import Assignment, Item, Member, Membe
 from gazette_aio.consumer.allocator.observed import ObservedGroup
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.key_space import KeySpace
-from gazette_aio.consumer.keyspace.keys import AssignmentKey, GroupKeys, ItemKey
+from gazette_aio.consumer.keyspace.keys import GroupKeys
 from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from tests.loop_steps import SLICE_CALLS, longest_step
 from tests.waiting import eventually
 
 ITEMS, MEMBERS, REPLICAS = 10_000, 100, 3
 MOST_CALLS = 6 * SLICE_CALLS
 KEYS = GroupKeys("/root")
+READY = ReplicaStatus(code=ReplicaStatus.STANDBY)
 LOCAL = MemberID("zone-0", "member-000")
 
 
 def decode(raw):
-    match KEYS.parse(raw.key):
-        case ItemKey(name):
-            return Item(name, REPLICAS, raw.key, raw.create_revision, raw.mod_revision)
-        case AssignmentKey(item, zone, suffix, slot):
-            return Assignment(
-                item,
-                MemberID(zone, suffix),
-                slot,
-                raw.key,
-                raw.value,
-                None,
-                raw.create_revision,
-                raw.mod_revision,
-            )
-        case key:
-            return Member(
-                MemberID(key.zone, key.suffix),
-                450,
-                key=raw.key,
-                create_revision=raw.create_revision,
-                mod_revision=raw.mod_revision,
-            )
+    match KEYS.split(raw.key):
+        case ["items", name]:
+            return Item(raw, ShardSpec(), name, REPLICAS)
+        case ["assign", item, zone, suffix, slot]:
+            return Assignment(raw, READY, item, MemberID(zone, suffix), int(slot))
+        case [_, zone, suffix]:
+            return Member(raw, ConsumerSpec(shard_limit=450), MemberID(zone, suffix))
 
 
 async def put_all(store, puts):
@@ -59,7 +46,7 @@ async def test_a_leader_of_a_large_group():
     async with EmbeddedStore() as store:
         await put_all(store, [Put(each, b"") for each in members])
         await put_all(store, [Put(KEYS.item(f"item-{n:05}"), b"") for n in range(ITEMS)])
-        group = ObservedGroup(LOCAL, lambda *_: True)
+        group = ObservedGroup(LOCAL)
         space = KeySpace(store, KEYS.prefix, decode, apply_delay_seconds=0.03)
         space.observers.append(group.observe)
         allocator = Allocator(store, space, group, KEYS, on_round=rounds.append)
@@ -72,13 +59,13 @@ async def test_a_leader_of_a_large_group():
             # A member is lost, with all that it held.
             lost = group.members[MemberID("zone-1", "member-001")]
             held = [
-                each.key
+                each.raw.key
                 for item in group.items
                 for each in group.assignments(item)
                 if each.member == lost.id
             ]
             rounds.clear()
-            gone = [lost.key, *held]
+            gone = [lost.raw.key, *held]
             for begin in range(0, len(gone), 100):
                 await store.transact((), [Delete(key) for key in gone[begin : begin + 100]])
             await eventually(

@@ -7,28 +7,18 @@ from hypothesis import strategies as st
 
 from gazette_aio.consumer.allocator.model import Allocation, Assignment, Item, Member, MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
-from gazette_aio.consumer.keyspace.entries import Change, Entry
-from gazette_aio.consumer.keyspace.keys import GroupKeys
-from gazette_aio.consumer.keyspace.operations import KeyValue
+from tests.consumer.allocator import settling
+from tests.consumer.allocator.settling import assignment, item
 
-KEYS = GroupKeys("/root")
 BAR, FOO, BAZ = MemberID("us-east", "bar"), MemberID("us-east", "foo"), MemberID("us-west", "baz")
 
 
-def entry(decoded):
-    return Entry(KeyValue(decoded.key, b"", 1, 1, 1), decoded)
-
-
 def member(identity, limit, revision=1, *, exiting=False):
-    return Member(identity, limit, exiting, KEYS.member(*identity), revision, revision)
-
-
-def item(name, replication):
-    return Item(name, replication, KEYS.item(name), 1, 1)
+    return settling.member(*identity, limit, exiting=exiting, created=revision)
 
 
 def held(name, by, slot):
-    return Assignment(name, by, slot, KEYS.assignment(name, *by, slot))
+    return assignment(name, *by, slot)
 
 
 FIXTURE = [
@@ -46,8 +36,8 @@ FIXTURE = [
 
 
 def observed(local, parts=FIXTURE):
-    group = ObservedGroup(local, lambda each, _: True)
-    group.observe([Change(each.key, None, entry(each)) for each in parts])
+    group = ObservedGroup(local)
+    group.observe([(None, each) for each in parts])
     return group
 
 
@@ -74,7 +64,7 @@ def test_the_lowest_slot_counts_of_several_assignments_of_a_member():
     assert group.local_item("item-1").assignment.slot == 0
     # The newest is deleted first.
     for slot in (2, 0, 1):
-        group.observe([Change(slots[slot].key, entry(slots[slot]), None)])
+        group.observe([(slots[slot], None)])
         left = group.local_item("item-1")
         assert (left and left.assignment.slot) == {2: 0, 0: 1, 1: None}[slot]
     assert [each.member for each in group.assignments("item-1")] == [BAZ]
@@ -84,7 +74,7 @@ def test_a_member_exits_only_when_it_holds_nothing():
     parts = [member(FOO, 1, exiting=True), item("i", 1), held("i", FOO, 0)]
     group = observed(FOO, parts)
     assert not group.should_exit
-    group.observe([Change(parts[2].key, entry(parts[2]), None)])
+    group.observe([(parts[2], None)])
     assert group.should_exit
     assert not observed(FOO, [member(FOO, 0)]).should_exit
 
@@ -100,23 +90,27 @@ POOL = [
 
 @given(st.lists(st.tuples(st.sampled_from(POOL), st.booleans()), max_size=40), st.integers(1, 5))
 def test_any_changes_lead_to_the_group_of_all_entries(steps, size):
-    group = ObservedGroup(FOO, lambda each, _: True)
+    group = ObservedGroup(FOO)
     present, changes = {}, []
     for thing, is_put in steps:
-        before, after = present.get(thing.key), entry(thing) if is_put else None
+        key = thing.raw.key
+        before, after = present.get(key), thing if is_put else None
         if before is None and after is None:
             continue
-        changes.append(Change(thing.key, before, after))
+        changes.append((before, after))
         if after is None:
-            del present[thing.key]
+            del present[key]
         else:
-            present[thing.key] = after
+            present[key] = after
     for begin in range(0, len(changes), size):
         group.observe(changes[begin : begin + size])
         group.allocation  # noqa: B018 - Allocations of the past share nothing that changes later.
-    things = [each.decoded for each in present.values()]
+    things = list(present.values())
     assert group.allocation == Allocation.of(
         [each for each in things if isinstance(each, Member)],
         [each for each in things if isinstance(each, Item)],
         [each for each in things if isinstance(each, Assignment)],
     )
+    for journal in ("a", "b", "c"):
+        readers = [each.spec for each in things if isinstance(each, Item) and journal in each.id]
+        assert group.shards_with_source(journal) == readers

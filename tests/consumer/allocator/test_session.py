@@ -79,9 +79,9 @@ async def add_shards(store, count, first=0):
 
 async def held(store):
     found = [
-        (KEYS.parse(entry.key), entry) for entry in (await store.range("/root/assign/")).entries
+        (KEYS.split(entry.key), entry) for entry in (await store.range("/root/assign/")).entries
     ]
-    return sorted((key.suffix, key.item, entry) for key, entry in found)
+    return sorted((suffix, item, entry) for (_, item, _, suffix, _), entry in found)
 
 
 def holders(store, expected):
@@ -326,7 +326,7 @@ async def test_the_only_member_exits_at_its_deadline(store):
 
 async def test_a_lost_lease_ends_the_session(store):
     async with member(store, "aaaa", ttl_seconds=2) as session:
-        await store.end_lease(session.group.local_member.lease)
+        await store.end_lease(session.group.local_member.raw.lease)
         with pytest.raises((LeaseLostError, MemberLostError)):
             await session.wait()
         # Whoever asks again is told again.

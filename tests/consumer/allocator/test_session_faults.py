@@ -55,8 +55,8 @@ async def holders(store):
     """Return who holds each shard, and let all replicas report that they're ready."""
     found = {}
     for entry in (await store.range("/root/assign/")).entries:
-        key = KEYS.parse(entry.key)
-        found.setdefault(key.item, set()).add(key.suffix)
+        _, item, _, suffix, _ = KEYS.split(entry.key)
+        found.setdefault(item, set()).add(suffix)
         if not entry.value:
             unchanged = Compare.mod_revision(entry.key, entry.mod_revision)
             await store.transact([unchanged], [Put(entry.key, PRIMARY, ignore_lease=True)])

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_aio.consumer.allocator.model import Assignment, MemberID
-from gazette_aio.consumer.allocator.shard_group import (
-    group_decoder,
-    new_key_space,
-    shard_is_consistent,
-)
+from gazette_aio.consumer.allocator.model import Assignment, MemberID, shard_is_consistent
+from gazette_aio.consumer.allocator.shard_group import group_decoder, new_key_space
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.keys import GroupKeys
 from gazette_aio.consumer.keyspace.operations import KeyValue, Put
@@ -17,6 +13,7 @@ from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from gazette_aio.protocol.errors import ValidationError
 
 KEYS = GroupKeys("/root")
+RAW = KeyValue(KEYS.assignment("a", "z", "m", 0), b"", 1, 1, 1)
 
 
 def consumer(zone="zone", suffix="suffix", **fields):
@@ -41,8 +38,8 @@ def decoded(key, message):
 def test_members():
     member = decoded(KEYS.member("zone", "suffix"), consumer(exiting=True))
     assert (member.id, member.limit, member.exiting) == (MemberID("zone", "suffix"), 3, True)
-    assert (member.create_revision, member.mod_revision, member.lease) == (4, 5, 6)
-    assert member.decoded == consumer(exiting=True)
+    assert (member.raw.create_revision, member.raw.mod_revision, member.raw.lease) == (4, 5, 6)
+    assert member.spec == consumer(exiting=True)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +48,7 @@ def test_members():
 )
 def test_shards(fields, replication):
     item = decoded(KEYS.item("a/shard"), shard(**fields))
-    assert (item.id, item.replication, item.decoded) == ("a/shard", replication, shard(**fields))
+    assert (item.id, item.replication, item.spec) == ("a/shard", replication, shard(**fields))
 
 
 def test_numbers_of_a_spec_by_others_are_clamped():
@@ -63,16 +60,19 @@ def test_numbers_of_a_spec_by_others_are_clamped():
     }
     item = decoded(KEYS.item("a/shard"), shard(**fields))
     clamped = dict(zip(fields, (127, 127, 1 << 24, 1 << 24), strict=True))
-    assert (item.replication, item.decoded) == (128, shard(**clamped))
-    assert decoded(KEYS.item("a/shard"), shard(**clamped)).decoded == shard(**clamped)
+    assert (item.replication, item.spec) == (128, shard(**clamped))
+    assert decoded(KEYS.item("a/shard"), shard(**clamped)).spec == shard(**clamped)
 
 
 def test_assignments():
     key = KEYS.assignment("a/shard", "zone", "suffix", 2)
     assignment = decoded(key, ReplicaStatus(code=ReplicaStatus.STANDBY))
-    assert (assignment.item, assignment.slot, assignment.lease) == ("a/shard", 2, 6)
-    assert assignment.decoded.code == ReplicaStatus.STANDBY
-    assert decoded(key, b"").decoded == ReplicaStatus()
+    assert (assignment.item, assignment.slot, assignment.raw.lease) == ("a/shard", 2, 6)
+    assert assignment.status.code == ReplicaStatus.STANDBY
+    assert decoded(key, b"").status == ReplicaStatus()
+
+
+ASSIGNMENT_KEY = r"expected \(item-id, member-zone, member-suffix, slot\)"
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,24 @@ def test_assignments():
         (KEYS.assignment("a", "b", "member", 0), ReplicaStatus(code=ReplicaStatus.FAILED), "rror"),
         (KEYS.assignment("a", "b", "c", 0), ReplicaStatus(), "Suffix: invalid length"),
         ("/root/other", b"", "unexpected key prefix"),
+        ("/root/other/a", b"", "unexpected key prefix"),
+        ("/root-2/items/a", b"", "unexpected key prefix"),
+        ("/root/members/zone", b"", r"expected \(zone, suffix\) in member key"),
+        ("/root/members/a#b#c", b"", r"expected \(zone, suffix\) in member key"),
+        ("/root/items/a#b", b"", r"expected \(id\) in item key"),
+        ("/root/assign/a#b#c", b"", ASSIGNMENT_KEY),
+        ("/root/assign/a#b#c#x", b"", ASSIGNMENT_KEY),
+        ("/root/assign/a#b#c#-1", b"", ASSIGNMENT_KEY),
+        ("/root/assign/a#b#c#²", b"", ASSIGNMENT_KEY),
+        ("/root/assign/a#b#c#1000000000", b"", ASSIGNMENT_KEY),
+        pytest.param(
+            "/root/assign/a#b#c#" + "9" * 5000,
+            b"",
+            ASSIGNMENT_KEY,
+            id="more digits than the interpreter converts",
+        ),
+        ("/root/items/a b", b"", "an invalid character"),
+        ("/root/items/\udcff", b"", "an invalid character"),
     ],
 )
 def test_what_is_not_of_the_group(key, message, text):
@@ -94,7 +112,7 @@ def test_what_is_not_of_the_group(key, message, text):
 
 
 def status(code, slot=0):
-    return Assignment("a", MemberID("z", "m"), slot, decoded=ReplicaStatus(code=code))
+    return Assignment(RAW, ReplicaStatus(code=code), "a", MemberID("z", "m"), slot)
 
 
 @pytest.mark.parametrize(
@@ -122,5 +140,4 @@ async def test_a_key_space():
             await store.transact((), [Put(key, message.SerializeToString())])
         space = new_key_space(store, KEYS)
         await space.load()
-        keys = [entry.raw.key for entry in space.entries.prefixed("")]
-        assert keys == [KEYS.item("a/shard"), KEYS.member("zone", "suffix")]
+        assert set(space.entries) == {KEYS.item("a/shard"), KEYS.member("zone", "suffix")}

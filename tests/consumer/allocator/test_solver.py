@@ -9,20 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.consumer.allocator import flow
-from gazette_aio.consumer.allocator.model import (
-    Allocation,
-    Assignment,
-    Item,
-    Member,
-    MemberID,
-    change_summary,
-)
+from gazette_aio.consumer.allocator.model import Allocation, MemberID, change_summary
 from gazette_aio.consumer.allocator.solver import Problem, solve
+from tests.consumer.allocator.settling import assignment, item, member
 
 GROUPS = st.builds(
     lambda limits, replication: Allocation.of(
-        [Member(MemberID(f"zone-{n % 3}", f"m{n:03}"), limit) for n, limit in enumerate(limits)],
-        [Item(f"item-{n:03}", count) for n, count in enumerate(replication)],
+        [member(f"zone-{n % 3}", f"m{n:03}", limit) for n, limit in enumerate(limits)],
+        [item(f"item-{n:03}", count) for n, count in enumerate(replication)],
     ),
     st.lists(st.integers(0, 6), max_size=7),
     st.lists(st.integers(0, 4), max_size=12),
@@ -33,7 +27,7 @@ def assigned(allocation, desired):
     return Allocation.of(
         allocation.members.values(),
         allocation.items.values(),
-        [Assignment(each.item, each.member, 0) for each in desired],
+        [assignment(each.item, *each.member, 0) for each in desired],
     )
 
 
@@ -66,8 +60,8 @@ def test_solutions_are_valid_and_serve_the_first_items(allocation):
 def test_members_with_the_greatest_limit_leave_no_replica_out(slots, replication):
     def placed(limit):
         limits = enumerate([limit, slots, limit])
-        members = [Member(MemberID(f"zone-{n % 2}", f"m{n}"), each) for n, each in limits]
-        items = [Item(f"item-{n}", count) for n, count in enumerate(replication)]
+        members = [member(f"zone-{n % 2}", f"m{n}", each) for n, each in limits]
+        items = [item(f"item-{n}", count) for n, count in enumerate(replication)]
         return len(solve(Problem.of(Allocation.of(members, items))))
 
     assert placed(2**32 - 1) == placed(100)
@@ -84,8 +78,8 @@ def test_solutions_are_stable(allocation):
 @given(st.integers(2, 6), st.integers(1, 30), st.integers(1, 2))
 def test_members_have_their_fair_shares_and_items_two_zones(members, items, replication):
     allocation = Allocation.of(
-        [Member(MemberID(f"zone-{n % 2}", f"m{n}"), items) for n in range(members)],
-        [Item(f"item-{n}", replication) for n in range(items)],
+        [member(f"zone-{n % 2}", f"m{n}", items) for n in range(members)],
+        [item(f"item-{n}", replication) for n in range(items)],
     )
     desired = solve(Problem.of(allocation))
     assert len(desired) == items * replication
@@ -102,8 +96,8 @@ def test_members_have_their_fair_shares_and_items_two_zones(members, items, repl
 @given(st.integers(3, 8), st.integers(1, 40))
 def test_only_replicas_of_a_lost_member_move(members, items):
     allocation = Allocation.of(
-        [Member(MemberID("zone", f"m{n}"), items) for n in range(members)],
-        [Item(f"item-{n:02}", 1) for n in range(items)],
+        [member("zone", f"m{n}", items) for n in range(members)],
+        [item(f"item-{n:02}", 1) for n in range(items)],
     )
     before = assigned(allocation, solve(Problem.of(allocation)))
     left = without(before, MemberID("zone", "m0"))
@@ -116,8 +110,8 @@ def test_only_replicas_of_a_lost_member_move(members, items):
 def test_large_groups_are_solved_in_parts_within_limits(monkeypatch, arcs):
     monkeypatch.setattr(flow, "MAX_ARCS", arcs)
     allocation = Allocation.of(
-        [Member(MemberID(f"zone-{n % 2}", f"m{n}"), 7) for n in range(6)],
-        [Item(f"item-{n:02}", 2) for n in range(21)],
+        [member(f"zone-{n % 2}", f"m{n}", 7) for n in range(6)],
+        [item(f"item-{n:02}", 2) for n in range(21)],
     )
     desired = solve(Problem.of(allocation))
     held = Counter(each.member for each in desired)
@@ -127,5 +121,5 @@ def test_large_groups_are_solved_in_parts_within_limits(monkeypatch, arcs):
 
 
 def test_nothing_to_solve():
-    assert solve(Problem.of(Allocation.of([], [Item("a", 1)]))) == []
-    assert solve(Problem.of(Allocation.of([Member(MemberID("z", "m"), 1)], []))) == []
+    assert solve(Problem.of(Allocation.of([], [item("a", 1)]))) == []
+    assert solve(Problem.of(Allocation.of([member("z", "m", 1)], []))) == []

@@ -273,7 +273,7 @@ async def test_apply(member):
     revision = response.header.etcd.revision
     spec.hint_backups = 3
     response = await apply_shards(member.client, [upsert(spec, revision)])
-    assert member.group.items[A].mod_revision == response.header.etcd.revision
+    assert member.group.items[A].raw.mod_revision == response.header.etcd.revision
     # What expects another revision has no effect, and the answer has the revision of the store.
     for changes in (
         [upsert(spec, revision)],
@@ -353,7 +353,7 @@ async def test_a_token_changes_no_shard_which_it_does_not_match(member, selector
             await apply(*changes)
         assert caught.value.code == "UNAUTHENTICATED"
     assert sorted(member.group.items) == ["shard-A", "shard-B"]
-    assert member.group.items[A].mod_revision == revision
+    assert member.group.items[A].raw.mod_revision == revision
 
     assert (await unassign("shard-B")).shards == ["shard-B"]
     assert len(member.group.assignments(A)) == 1

@@ -1,23 +1,29 @@
-"""Entries: searches, events of watches, and the checks of a watch's responses."""
+"""Entries: events of watches, and the checks of a watch's responses."""
 
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.consumer.keyspace.entries import Change, Entries, check_responses
+from gazette_aio.consumer.keyspace.entries import Entries, check_responses
 from gazette_aio.consumer.keyspace.errors import KeySpaceError
 from gazette_aio.consumer.keyspace.operations import KeyValue
 from gazette_aio.consumer.keyspace.store import Deleted, StoreHeader, WatchResponse
 from gazette_aio.protocol.errors import ValidationError
 
 
+class Number(NamedTuple):
+    raw: KeyValue
+    value: int
+
+
 def decode(raw):
     try:
-        return int(raw.value)
+        return Number(raw, int(raw.value))
     except ValueError as error:
         raise ValidationError(str(error)) from None
 
@@ -28,63 +34,12 @@ def put(key, value, create, mod, version):
 
 def entries(*raws):
     made = Entries(decode)
-    made.accept(list(made.changes_to({raw.key: made.decoded(raw) for raw in raws})))
+    made.update({raw.key: made.decoded(raw) for raw in raws})
     return made
 
 
-def values(made, prefix=""):
-    return {entry.raw.key: entry.decoded for entry in made.prefixed(prefix)}
-
-
-KEYS = [
-    "/foo",
-    "/foo/aaa",
-    "/foo/aaa/1",
-    "/foo/aaa/3",
-    "/foo/bbb/a",
-    "/foo/bbb/c",
-    "/foo/ccc",
-    "/foo/ccc/apple",
-    "/foo/ccc/apple/one",
-    "/foo/ccc/banana",
-]
-
-
-@pytest.mark.parametrize(
-    ("prefix", "found"),
-    [
-        ("/foo/aaa", KEYS[1:4]),
-        ("/foo/aaa/", KEYS[2:4]),
-        ("/food", []),
-        ("", KEYS),
-        ("/foo/ccc/banana/two", []),
-    ],
-)
-def test_prefixed(prefix, found):
-    made = entries(*(put(key, 1, 1, 1, 1) for key in KEYS))
-    assert [entry.raw.key for entry in made.prefixed(prefix)] == found
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "found"),
-    [
-        ("/foo/aaa/2", "/foo/bbb/b", KEYS[3:5]),
-        ("/foo/aaa/3", "/foo/bbb/a", KEYS[3:4]),
-        ("/fop", "/foo", []),
-        ("/foo/aaa/0", "/foo/aaa/1", []),
-        ("/foo/ccc/banana/two", "/g", []),
-    ],
-)
-def test_range(begin, end, found):
-    made = entries(*(put(key, 1, 1, 1, 1) for key in KEYS))
-    assert [entry.raw.key for entry in made.range(begin, end)] == found
-
-
-def test_get():
-    made = entries(put("/a", 5, 1, 1, 1))
-    assert made.get("/a").decoded == 5
-    assert made.get("/b") is None
-    assert len(made) == 1
+def values(made):
+    return {key: entry.value for key, entry in made.items()}
 
 
 START = [put("/aaaa", 1, 5, 10, 3), put("/bbbb", 2, 6, 10, 1)]
@@ -130,9 +85,7 @@ def test_events_of_one_key_are_one_change():
         ]
     )
     assert values(made) == {"/aaaa": 7, "/bbbb": 6, "/cccc": 4}
-    assert [
-        (each.key, each.before and each.before.decoded, each.after.decoded) for each in changes
-    ] == [
+    assert [(after.raw.key, before and before.value, after.value) for before, after in changes] == [
         ("/aaaa", 1, 7),
         ("/bbbb", 2, 6),
         ("/cccc", None, 4),
@@ -147,20 +100,20 @@ def test_undecodable_values_are_told(caplog):
 
 def test_a_key_keeps_its_meaning_until_another_value_can_be_decoded():
     made = entries(*START)
-    [change] = made.apply([put("/aaaa", "bad", 5, 11, 4)])
-    assert (change.before.decoded, change.after.decoded) == (1, 1)
-    assert change.after.raw == put("/aaaa", 1, 5, 11, 4)
-    [change] = made.apply([put("/aaaa", 3, 5, 12, 5)])
-    assert (change.before.raw.mod_revision, change.after.decoded) == (11, 3)
+    [(before, after)] = made.apply([put("/aaaa", "bad", 5, 11, 4)])
+    assert (before.value, after.value) == (1, 1)
+    assert after.raw == put("/aaaa", 1, 5, 11, 4)
+    [(before, after)] = made.apply([put("/aaaa", 3, 5, 12, 5)])
+    assert (before.raw.mod_revision, after.value) == (11, 3)
 
 
 def test_no_failure_of_a_decoder_costs_another_key(caplog):
     def decode_badly(raw):
-        return {b"1": 1}[raw.value]
+        return Number(raw, {b"1": 1}[raw.value])
 
     made = Entries(decode_badly)
     changes = made.apply([put("/a", 1, 2, 2, 1), put("/b", "bad", 3, 3, 1), put("/c", 1, 4, 4, 1)])
-    assert [each.key for each in changes] == ["/a", "/c"]
+    assert [after.raw.key for _, after in changes] == ["/a", "/c"]
     [record] = caplog.records
     assert "key '/b' can't be decoded" in record.getMessage()
     assert isinstance(record.exc_info[1], KeyError)
@@ -206,16 +159,15 @@ def test_any_parts_of_a_history_have_the_same_end(events, data):
     rest = events
     while rest:
         size = data.draw(st.integers(1, len(rest)))
-        for change in in_parts.apply(rest[:size]):
+        for before, after in in_parts.apply(rest[:size]):
             # What changes say is all that an observer needs.
-            assert seen.get(change.key) == change.before
-            seen[change.key] = change.after
+            key = (before or after).raw.key
+            assert seen.pop(key, None) == before
+            if after is not None:
+                seen[key] = after
         rest = rest[size:]
-    assert at_once.prefixed("") == in_parts.prefixed("")
-    assert {key: entry for key, entry in seen.items() if entry is not None} == {
-        entry.raw.key: entry for entry in at_once.prefixed("")
-    }
-    assert whole == [Change(each.key, None, at_once.get(each.key)) for each in whole]
+    assert at_once == in_parts == seen
+    assert {after.raw.key: after for before, after in whole if before is None} == at_once
 
 
 HEADER = StoreHeader(8675309, 1, 10, 1)

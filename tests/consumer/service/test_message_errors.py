@@ -104,8 +104,7 @@ async def failed(harness: ConsumerHarness) -> str:
     (member,) = harness.members
 
     def statuses() -> list[ReplicaStatus]:
-        decoded = [each.decoded for each in member.session.group.assignments(SHARD)]
-        found = [each for each in decoded if isinstance(each, ReplicaStatus)]
+        found = [each.status for each in member.session.group.assignments(SHARD)]
         return [each for each in found if each.code == ReplicaStatus.FAILED]
 
     await eventually(statuses)

@@ -253,8 +253,7 @@ async def test_tokens_are_required(harness: ConsumerHarness) -> None:
 
 def has_failed(member: Service) -> bool:
     [assignment] = member.session.group.assignments("shard-one")
-    assert isinstance(assignment.decoded, pc.ReplicaStatus)
-    return assignment.decoded.code == pc.ReplicaStatus.FAILED
+    return assignment.status.code == pc.ReplicaStatus.FAILED
 
 
 async def test_a_failed_shard_tells_why(harness: ConsumerHarness) -> None:
@@ -368,7 +367,7 @@ async def test_a_lost_key_ends_the_member(harness: ConsumerHarness) -> None:
     member = await harness.start_member()
     local = member.session.group.local_member
     assert local is not None
-    await harness.store.transact([], [Delete(local.key)])
+    await harness.store.transact([], [Delete(local.raw.key)])
     with pytest.raises(pb.GazetteError, match="member key not found in Etcd"):
         await member.wait()
 
@@ -387,7 +386,7 @@ async def test_a_task_group_runs_a_member(harness: ConsumerHarness, is_lost: boo
                 return
             local = member.session.group.local_member
             assert local is not None
-            await harness.store.transact([], [Delete(local.key)])
+            await harness.store.transact([], [Delete(local.raw.key)])
             await anyio.sleep_forever()
 
     async with no_leaks():

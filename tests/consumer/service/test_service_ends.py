@@ -212,7 +212,7 @@ async def test_shards_end_before_a_task_that_takes_its_time(harness: ConsumerHar
     assert replica is not None
     local = member.session.group.local_member
     assert local is not None
-    await harness.store.transact([], [Delete(local.key)])
+    await harness.store.transact([], [Delete(local.raw.key)])
     try:
         await eventually(replica.cancelled.is_set)
         assert member.stopping.is_set()

@@ -105,10 +105,7 @@ async def has_status(member: Service, slot: int, code: pc.ReplicaStatus.Code) ->
     assert group.local_member is not None
     me = group.local_member.id
     while not any(
-        each.slot == slot
-        and each.member == me
-        and isinstance(each.decoded, pc.ReplicaStatus)
-        and each.decoded.code == code
+        each.slot == slot and each.member == me and each.status.code == code
         for each in group.assignments(SHARD)
     ):
         await member.session.key_space.next_change()

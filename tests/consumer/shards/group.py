@@ -7,16 +7,15 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 
 from gazette_aio.aio.finish import finish
-from gazette_aio.consumer.allocator.model import MemberID
+from gazette_aio.consumer.allocator.model import Assignment, MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
-from gazette_aio.consumer.allocator.shard_group import new_key_space, shard_is_consistent
+from gazette_aio.consumer.allocator.shard_group import new_key_space
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.keys import GroupKeys
-from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.keyspace.operations import Delete, KeyValue, Put
 from gazette_aio.consumer.shards.host import ShardHost
 from gazette_aio.consumer.shards.local_shards import LocalShards
 from gazette_aio.consumer.shards.resolver import Resolver
-from gazette_aio.consumer.shards.status_writer import status_of
 from gazette_aio.message import ACK_TXN, json_adapter
 from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from tests.consumer.transactions.world import Disk, MemoryStore
@@ -131,7 +130,7 @@ class Group:
         self.application = application or Application()
         self.local, self.remote = local, remote
         self.endpoint = endpoint or f"http://{local.zone}/endpoint"
-        self.group = ObservedGroup(local, shard_is_consistent)
+        self.group = ObservedGroup(local)
         self.key_space = new_key_space(self.store, KEYS, apply_delay_seconds=0)
         self.key_space.observers.append(self.group.observe)
         self.peers = peers
@@ -208,7 +207,7 @@ class Group:
         while True:
             entry = self.key_space.entries.get(key)
             if entry is not None:
-                status = status_of(entry.decoded)  # type: ignore[arg-type]
+                status = entry.status  # type: ignore[union-attr]
                 if ReplicaStatus.Code.Name(status.code) == code:
                     return status
             await self.key_space.next_change()
@@ -220,3 +219,9 @@ def shard_spec(shard: str = A, *sources: str, **fields: Any) -> ShardSpec:
         spec.sources.add(journal=source)
     spec.max_txn_duration.FromMilliseconds(100)
     return spec
+
+
+def assignment_at(revision: int, slot: int = 0, key: str = "") -> Assignment:
+    """Return an assignment of a shard to this member, as made at a revision."""
+    raw = KeyValue(key or KEYS.assignment(A, *LOCAL, slot), b"", revision, revision, 1)
+    return Assignment(raw, ReplicaStatus(), A, LOCAL, slot)

@@ -164,7 +164,7 @@ async def test_the_begin_of_local_shards_cancelled_at_each_await(client):
         while await cancel_at(enter(), number):
             number += 1
             assert group.key_space.observers.count(group.shards.observe) == 1
-            assert len(group.key_space.observers) == 3
+            assert len(group.key_space.observers) == 2
         assert number > 1
 
 

@@ -27,7 +27,7 @@ from gazette_aio.consumer.shards.hints import (
 )
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.cancellation import cancel_at
-from tests.consumer.shards.group import KEYS, LOCAL, A, shard_spec
+from tests.consumer.shards.group import KEYS, LOCAL, A, assignment_at, shard_spec
 from tests.waiting import eventually
 
 SPEC = shard_spec(recovery_log_prefix="recovery/logs", hint_prefix="/hints", hint_backups=2)
@@ -49,7 +49,7 @@ async def authors(store) -> list[int | None]:
 async def assigned(store) -> Assignment:
     result = await store.transact([], [Put(KEY, b"")])
     revision = result.header.revision
-    return Assignment(A, LOCAL, 0, KEY, b"", None, revision, revision)
+    return assignment_at(revision)
 
 
 class Flaky:
@@ -141,7 +141,7 @@ async def test_a_store_that_hangs_does_not_hold_up_hints(monkeypatch, caplog):
             await asyncio.Event().wait()
 
     monkeypatch.setattr(module, "ATTEMPT_SECONDS", 0.001)
-    assignment = Assignment(A, LOCAL, 0, KEY)
+    assignment = assignment_at(1)
     assert not await store_recorded_hints(Hanging(), SPEC, assignment, hints(1))
     assert "the store doesn't answer" in caplog.text
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from gazette_aio.consumer.allocator.model import Assignment
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.operations import Compare, Delete, Get, Put
 from gazette_aio.consumer.shards.hints import store_recorded_hints, store_recovered_hints
-from tests.consumer.shards.group import KEYS, LOCAL, A, Group, shard_spec
+from tests.consumer.shards.group import KEYS, LOCAL, A, Group, assignment_at, shard_spec
 from tests.consumer.shards.test_hints import SPEC, authors, hints
 from tests.waiting import eventually
 
@@ -40,9 +39,7 @@ async def test_hints_take_turns(etcd):
     async with EtcdStore(EtcdOptions(endpoints=(etcd.endpoint,))) as store:
         result = await store.transact([], [Put("/an/assignment", b"")])
         revision = result.header.revision
-        assignment = Assignment(
-            A, LOCAL, 0, "/an/assignment", create_revision=revision, mod_revision=revision
-        )
+        assignment = assignment_at(revision, key="/an/assignment")
         assert await authors(store) == [None, None, None]
         for number in (111, 333, 555):
             await store_recovered_hints(store, SPEC, assignment, hints(number))

@@ -7,13 +7,21 @@ import asyncio
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.consumer.allocator.model import Assignment
 from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.shards.errors import ResolverError, ResolverStoppedError
 from gazette_aio.consumer.shards.transitions import Transition, transition
 from gazette_aio.protocol.consumer import Status
 from tests.cancellation import cancel_at
-from tests.consumer.shards.group import KEYS, LOCAL, REMOTE, A, Application, Group, shard_spec
+from tests.consumer.shards.group import (
+    KEYS,
+    LOCAL,
+    REMOTE,
+    A,
+    Application,
+    Group,
+    assignment_at,
+    shard_spec,
+)
 from tests.waiting import eventually
 
 LOCAL_ID = pb.ProcessSpec.ID(zone="local", suffix="consumer")
@@ -257,7 +265,7 @@ async def test_transitions_of_local_shards(group):
 
 def test_rules_of_transitions():
     def held(slot, revision):
-        return Assignment(A, LOCAL, slot, create_revision=revision)
+        return assignment_at(revision, slot)
 
     for before, after, expected in (
         (None, None, Transition.NONE),

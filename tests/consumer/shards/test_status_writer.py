@@ -10,7 +10,7 @@ from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreUnavai
 from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.consumer.shards import status_writer as module
 from gazette_aio.consumer.shards.backoff import retry_seconds
-from gazette_aio.consumer.shards.status_writer import StatusWriter, merge_status, status_of
+from gazette_aio.consumer.shards.status_writer import StatusWriter, merge_status
 from gazette_aio.protocol.consumer import ReplicaStatus
 from tests.consumer.shards.group import KEYS, REMOTE, A, shard_spec
 from tests.waiting import eventually
@@ -83,7 +83,7 @@ async def writing(group, monkeypatch):
 
 
 def shown(group):
-    return status_of(group.group.assignments(A)[0])
+    return group.group.assignments(A)[0].status
 
 
 async def test_only_the_latest_is_written(writing):

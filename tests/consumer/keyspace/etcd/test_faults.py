@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from contextlib import aclosing
+from typing import NamedTuple
 
 import pytest
 
@@ -13,7 +14,7 @@ from gazette_aio.consumer.keyspace.errors import CompactedError, StoreUnavailabl
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.key_space import KeySpace
-from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.keyspace.operations import Delete, KeyValue, Put
 from gazette_aio.testing.fault_proxy import FaultProxy
 from gazette_aio.testing.leaks import no_leaks
 from tests.waiting import eventually
@@ -152,12 +153,16 @@ async def test_compacted_revisions(own_etcd):
             await store.range("/a", revision=first)
 
 
+class Meaning(NamedTuple):
+    raw: KeyValue
+
+
 async def test_a_key_space_is_loaded_again_after_a_compaction(own_etcd):
     async with FaultProxy(own_etcd.endpoint) as proxy:
         async with no_leaks(), client(proxy.endpoint) as store, client(own_etcd.endpoint) as direct:
             await put(direct, "/root/gone")
             await put(direct, "/root/stays")
-            space = KeySpace(store, "/root/", lambda raw: raw.value, apply_delay_seconds=0)
+            space = KeySpace(store, "/root/", Meaning, apply_delay_seconds=0)
             await space.load()
             following = asyncio.create_task(space.watch())
             revision = await put(direct, "/root/stays", b"2")
@@ -169,7 +174,7 @@ async def test_a_key_space_is_loaded_again_after_a_compaction(own_etcd):
             await asyncio.to_thread(own_etcd.compact, newest)
             proxy.heal()
             await space.wait_for_revision(revision)
-            found = {entry.raw.key: entry.decoded for entry in space.entries.prefixed("/root/")}
+            found = {key: entry.raw.value for key, entry in space.entries.items()}
             assert found == {"/root/new": b"1", "/root/stays": b"3"}
             # Peers would wait in vain for a revision of other keys.
             assert space.header.revision == revision
