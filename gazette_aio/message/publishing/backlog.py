@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
-from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.routes import merged
 from gazette_aio.message.uuid import CONTINUE_TXN
 from gazette_aio.protocol.errors import DependencyError, QueueFullError, TransactionError
@@ -144,10 +143,11 @@ class Backlog:
             return
         dropped = self._dropped
         routes, target = run[0][:2]
-        writer = BatchWriter(routes, CONTINUE_TXN, Turns(), self._journals.producer)
+        producer = self._journals.producer
         try:
             await self._journals.check_content_type(target)
-            await writer.append(target, list(merged(item.message for item in run)))
+            parts = list(merged(item.message for item in run))
+            await routes.append([(target, parts)], CONTINUE_TXN, Turns(), producer)
         except (DependencyError, TransactionError):
             # Race: what's queued by now belongs to another producer.
             if dropped == self._dropped:

@@ -23,7 +23,6 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.publishing.backlog import RUN_MESSAGES
-from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.blocks import block_of
 from gazette_aio.message.publishing.held import Held, runs_by_journal
 from gazette_aio.message.publishing.intent_record import encode_record
@@ -400,10 +399,10 @@ class Commits:
         for journal, runs in runs_by_journal(items, RUN_MESSAGES).items():
             try:
                 for run in runs:
-                    await self._journals.check_content_type(run[0].target)
-                    writer = BatchWriter(run[0].routes, CONTINUE_TXN, pace)
+                    target = run[0].target
+                    await self._journals.check_content_type(target)
                     parts = list(merged(item.message for item in run))
-                    appends[journal] = await writer.append(run[0].target, parts)
+                    appends |= await run[0].routes.append([(target, parts)], CONTINUE_TXN, pace)
             except Exception as error:  # noqa: BLE001 - the caller raises it.
                 failed[journal] = error
         return appends, failed

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.adapters.base import Adapter, TypedAdapter
 from gazette_aio.message.publishing.backlog import MAX_BYTES, Queued
-from gazette_aio.message.publishing.batch_writer import BatchWriter
 from gazette_aio.message.publishing.blocks import ReservedBlock, block_of
 from gazette_aio.message.publishing.commits import Commits
 from gazette_aio.message.publishing.encoding import (
@@ -229,6 +228,7 @@ class Publisher(Generic[T]):
             TransactionError: The call is outside of the blocks of the Publisher's transactions, or
                 the block has ended; or the transaction of a shard has failed, whose publisher this
                 is.
+            DependencyError: The messages of the transaction were abandoned while the call waited.
             GazetteError: Messages that the transaction held can't be published. It fails.
             Exception: Validation or encoding of the message raises it. Nothing is published.
 
@@ -484,9 +484,8 @@ class Publisher(Generic[T]):
         for target, _ in batch:
             self._routes.route_to(target, flags)
         producer = None if owner is None else self.producer_id
-        writer = BatchWriter(self._routes, flags, pace, producer)
         with self._gate:
-            return {target[0]: await writer.append(target, parts) for target, parts in batch}
+            return await self._routes.append(batch, flags, pace, producer)
 
     def _noted(self, name: str, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """Note a call that the transaction that it's made in requires to be awaited."""

@@ -26,6 +26,7 @@ from gazette_aio.protocol.errors import DependencyError, MixedTransactionError, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gazette_aio.aio.turns import Turns
     from gazette_aio.client import AsyncAppend
     from gazette_aio.client.appends.journal_errors import ClearedError
     from gazette_aio.message.framing import Framing
@@ -36,6 +37,9 @@ T = TypeVar("T")
 
 Encoded = Lines | SplitMessages | list[Any]
 """Some messages of a batch: encoded, or as they are if their adapter can't split them."""
+
+CROWD_BYTES: Final = 1 << 20
+"""Bytes that are written to an append before it's drained."""
 
 _ANY_CLOCK: Final = 1 << 60
 _MOST_STAMPERS: Final = 8
@@ -292,3 +296,108 @@ class Routes(Generic[T]):
         else:
             journals.note(route, append, flags, first, cleared)
         return append
+
+    async def append(
+        self,
+        batch: Sequence[tuple[Target, list[Encoded]]],
+        flags: Flags,
+        pace: Turns,
+        producer: ProducerID | None = None,
+    ) -> dict[str, AsyncAppend]:
+        """Append messages journal by journal, and return the last append of each.
+
+        Args:
+            batch: By journal, parts in their order. Appending empties those of several parts.
+            flags: Flags of the messages.
+            pace: Turns of the event loop.
+            producer: Producer of the messages, if they mustn't be of a later one.
+
+        Raises:
+            MixedTransactionError: A journal has uncommitted messages, and these aren't.
+            DependencyError: An error of a journal was cleared meanwhile, or messages of the batch
+                were abandoned.
+            TransactionError: Their transaction has ended meanwhile.
+
+        Cancellation: aborts — the messages of one append are kept or dropped as a whole.
+        """
+        journals, owner = self.journals, self.journals.gate.owner
+        service = journals.appends
+        appends: dict[str, AsyncAppend] = {}
+
+        def check() -> None:
+            journals.gate.check_owner(owner, flags)
+            # Invariant: uncommitted messages of one batch are of one producer, so that none of
+            # them commits without the others.
+            if flags != OUTSIDE_TXN and producer not in {None, journals.producer}:
+                raise DependencyError("uncommitted messages of the batch were abandoned")
+
+        for target, parts in batch:
+            journal, done = target[0], 0
+            if len(parts) == 1 and count_of(parts[0]) == 1:
+                check()
+                if (now := self.try_append(target, parts[0], flags)) is not None:
+                    appends[journal], producer = now, journals.producer
+                    continue
+            cleared = service.cleared_error(journal)
+            while done < len(parts):
+                append = await service.start_append(journal)
+                try:
+                    check()
+                    # Race: while these waited, their producer may have been abandoned.
+                    route = self.route_to(target, flags)
+                    now_cleared = service.cleared_error(journal)
+                    if done and now_cleared is not cleared:
+                        raise missing(journal, now_cleared)
+                    cleared = now_cleared
+                    written = await self._write(append, route, parts[done:], flags, pace)
+                except BaseException as error:
+                    append.roll_back(error)
+                    raise
+                if written is None:
+                    append.roll_back(DependencyError("uncommitted messages were abandoned"))
+                    continue
+                append.release()
+                first, count = written
+                journals.note(route, append, flags, first, cleared)
+                appends[journal], producer = append, route.state.producer
+                done += count
+            while parts:
+                # Releasing the memory of a large batch takes its time, too.
+                parts.pop()
+                await pace.rest()
+        return appends
+
+    async def _write(
+        self,
+        append: AsyncAppend,
+        route: Route[T],
+        parts: list[Encoded],
+        flags: Flags,
+        pace: Turns,
+    ) -> tuple[int, int] | None:
+        """Stamp and write parts to an append, as many as it may have.
+
+        Returns:
+            The first clock, and the number of parts written; or None if messages were abandoned
+            meanwhile, so that the producer of the parts is never acknowledged.
+        """
+        journals = self.journals
+        first = written = crowd = 0
+        for number, part in enumerate(parts):
+            if written:
+                await pace.rest()
+                if crowd >= CROWD_BYTES:
+                    await append.drain()
+                    crowd = 0
+                if route.state.producer != journals.producer:
+                    return None
+                if written > journals.appends.cutoff_bytes:
+                    return first, number
+            journals.update_clock()
+            # Invariant: clocks are taken while the journal is locked, so that the order of bytes
+            # is the order of clocks.
+            begin, data = route.stamp(part, journals.clock, flags)
+            first = first or begin
+            written += append.write(data)
+            crowd += len(data)
+        return first, len(parts)

@@ -41,7 +41,6 @@ from gazette_aio.message.sequencing.checkpoint import (
     stale_below,
     warn_of_stale,
 )
-from gazette_aio.message.uuid import ProducerID
 from gazette_aio.protocol.errors import ReplayError, SequencerStateError
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.core.rules import PendingAre
     from gazette_aio.message.envelopes.envelope import Envelope
+    from gazette_aio.message.uuid import ProducerID
 
 _logger = logging.getLogger(__name__)
 
@@ -455,19 +455,6 @@ class Sequencer:
                     warn_of_stale(journal, each.producer, each.bounds.begin)
                     del producers[each.producer]
                     self._pending.discard(each)
-
-    def producer_state(self, journal: str, producer: bytes) -> ProducerState | None:
-        """Return the state of a producer, or None if it's unknown."""
-        known = self._producers.get(journal, {}).get(ProducerID(bytes(producer)))
-        if known is None:
-            return None
-        low, high, begin = known.bounds
-        return ProducerState(journal, known.producer, low, begin, high)
-
-    def retained(self, journal: str, producer: bytes) -> list[Envelope[Any]]:
-        """Return the pending messages of a producer that the ring retains."""
-        known = self._producers.get(journal, {}).get(ProducerID(bytes(producer)))
-        return list(known.span or ()) if known is not None else []
 
 
 def _log(text: str, envelope: Envelope[Any]) -> None:

@@ -570,7 +570,7 @@ async def test_mixing_is_refused():
 async def test_long_batches_are_several_appends(monkeypatch):
     monkeypatch.setattr("gazette_aio.message.publishing.encoding.FIRST_ROWS", 1)
     monkeypatch.setattr("gazette_aio.message.publishing.encoding.MAX_ROWS", 1)
-    monkeypatch.setattr("gazette_aio.message.publishing.batch_writer.CROWD_BYTES", 200)
+    monkeypatch.setattr("gazette_aio.message.publishing.routes.CROWD_BYTES", 200)
     appends = BatchAppends(cutoff_bytes=1000)
     publisher = Publisher(appends, json_adapter(), clock=Clock())
     published = await publisher.publish_uncommitted_batch(ONE, numbered(100))

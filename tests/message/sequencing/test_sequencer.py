@@ -17,7 +17,6 @@ from tests.message.sequencing.sequencing import (
     JOURNAL,
     PRODUCERS,
     A,
-    B,
     copies,
     drain,
     envelope,
@@ -40,8 +39,7 @@ def run(sequencer, log, start=0):
 
 def states(sequencer):
     """Return what is known of each producer."""
-    known = [sequencer.producer_state(JOURNAL, producer) for producer in PRODUCERS.values()]
-    return [state for state in known if state is not None]
+    return list(sequencer.checkpoint().producers)
 
 
 OUTCOMES = {
@@ -143,23 +141,6 @@ def test_traces(ring, trace, offset, end):
     assert checkpoint.offsets == {JOURNAL: offset}
     found = {s.producer: (s.last_ack, s.begin) for s in checkpoint.producers}
     assert found == {PRODUCERS[producer]: state for producer, state in end.items()}
-
-
-def test_ring_adds_and_evicts():
-    texts = "A100c B200c A300c A400c B500c B600c B700c B800c B900c B1000c B1100c"
-    log = parse(texts)
-    want = ["1|", "1|2", "13|2", "134|2", "134|25", "34|256", "34|567", "4|5678"]
-    want += ["|56789", "|678910", "|7891011"]
-    sequencer = Sequencer(buffer=5)
-    numbers = {id(row): str(number) for number, row in enumerate(log, 1)}
-    for row, spans in zip(log, want, strict=True):
-        outcome = sequencer.queue_uncommitted(row)
-        assert outcome == (4 if row in log[:2] else 5)
-        retained = [sequencer.retained(JOURNAL, producer) for producer in (A, B)]
-        assert "|".join("".join(numbers[id(e)] for e in span) for span in retained) == spans
-        assert sequencer.has_pending
-    assert states(sequencer) == [(JOURNAL, A, 99, 0, 400), (JOURNAL, B, 199, 100, 1100)]
-    assert sequencer.offsets == {JOURNAL: 1100}
 
 
 def test_checkpoints_within_a_commit():
@@ -272,7 +253,7 @@ def test_a_failed_replay_resumes():
     assert not sequencer.offer_replay(log[1])
     sequencer.abort_replay()
     assert [name(e) for e in drain(sequencer, log)] == ["A6k"]
-    assert sequencer.producer_state(JOURNAL, A) == (JOURNAL, A, 6, -1, 6)
+    assert states(sequencer) == [(JOURNAL, A, 6, -1, None)]
 
 
 def test_misuse():
