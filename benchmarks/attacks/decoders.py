@@ -108,7 +108,7 @@ def _operations(data: bytes) -> None:
     for chunk in (data[:middle], data[middle:]):
         decoder.feed(chunk)
         before = decoder.offset
-        while decoder.next() is not None:
+        for _ in decoder:
             if not before < decoder.offset <= 1000 + len(data):
                 raise AssertionError(f"at {decoder.offset} after {before}")
             before = decoder.offset

@@ -24,13 +24,8 @@ and the segments of the log that hold their operations.
 from __future__ import annotations
 
 from gazette_aio.consumer.recoverylog.author import MAX_AUTHOR, Author
-from gazette_aio.consumer.recoverylog.decoder import (
-    Content,
-    Junk,
-    LogDecoder,
-    Operation,
-)
-from gazette_aio.consumer.recoverylog.fsm import FSM, FSMError, Outcome
+from gazette_aio.consumer.recoverylog.decoder import LogDecoder
+from gazette_aio.consumer.recoverylog.fsm import FSM, Outcome
 from gazette_aio.consumer.recoverylog.hints import decode_hints, encode_hints, live_log_segments
 from gazette_aio.consumer.recoverylog.live_nodes import LiveNode
 from gazette_aio.consumer.recoverylog.operations import (
@@ -54,14 +49,10 @@ __all__ = [
     "MAX_AUTHOR",
     "Author",
     "Barrier",
-    "Content",
-    "FSMError",
-    "Junk",
     "LiveNode",
     "LogDecoder",
     "LogEncoder",
     "LogHole",
-    "Operation",
     "Outcome",
     "PlaybackError",
     "PlaybackProgress",

@@ -7,55 +7,29 @@ alone would thus take content for operations.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gazette_aio.consumer.recoverylog.operations import (
-    MAX_PAYLOAD_BYTES,
-    decode_operation,
-    decode_write,
-)
+from gazette_aio.consumer.recoverylog.operations import MAX_PAYLOAD_BYTES, decode_operation
 from gazette_aio.message.framing import FIXED_FRAME_HEADER_LENGTH, FIXED_FRAME_WORD
 from gazette_aio.protocol.errors import RecoveryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gazette_aio.protocol.recoverylog import RecordedOp
-
 _HEADER: Final = FIXED_FRAME_HEADER_LENGTH
 _WORD: Final = FIXED_FRAME_WORD
 _WORD_AND_SIZE: Final = struct.Struct(f"<{len(_WORD)}sI")
 
-
-class Operation(NamedTuple):
-    """An operation of the log. If it is a write, its content follows."""
-
-    op: RecordedOp
-    """The operation, with its log and the offsets of its frame and content."""
-    payload: bytes
-    """The operation as it was encoded, without the header of its frame."""
-
-
-class Content(NamedTuple):
-    """A piece of the content of the latest write."""
-
-    data: bytes
-    position: int
-    """Bytes of the content before this piece."""
-
-
-class Junk(NamedTuple):
-    """Bytes that begin no frame, and are passed over."""
-
-    begin: int
-    end: int
-
-
 # Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
-BegunWrite: TypeAlias = tuple[Any, bytes, Any, memoryview, int, int]
-"""A write without the meta-fields of its operation, the operation as it was encoded, the write's
-own message, its content as far as it was fed, and the offsets at which its frame begins and its
-content ends."""
+Decoded: TypeAlias = tuple[Any, Any, bytes, memoryview | None, int, int]
+"""A part of a log: operation, its write, payload, content, and offsets of its begin and end.
+
+* An operation, without its meta-fields. Its payload is the operation as it was encoded. Content of
+  a write is given as far as it was fed, and the end is that of all its content. The write of other
+  operations has no length, and their content is empty.
+* More content of the latest write, without an operation.
+* Junk, without an operation and content: bytes that begin no frame, and are passed over.
+"""
 
 
 class LogDecoder:
@@ -64,25 +38,20 @@ class LogDecoder:
     Operations don't depend on where chunks end; content and junk come in pieces of any length.
 
     Args:
-        log: Name of the log, which operations are given.
+        log: Name of the log, for texts of errors.
         offset: Offset of the log at which the first chunk begins.
-        max_payload_bytes: Greatest length of an operation. A frame of a greater one is junk.
     """
 
-    def __init__(
-        self, log: str, offset: int = 0, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES
-    ) -> None:
+    def __init__(self, log: str, offset: int = 0) -> None:
         self._log = log
         self._base = offset
-        self._max_payload_bytes = max_payload_bytes
         # Invariant: `_more` follows `_buffer`, and isn't joined until the next frame is whole.
         self._buffer = b""
         self._more: list[bytes] = []
         self._needed = 0
         self._fed = offset
-        self._position = 0
-        self._content = 0
-        self._content_done = 0
+        self._position: int = 0
+        self._content: int = 0
 
     @property
     def offset(self) -> int:
@@ -137,80 +106,51 @@ class LogDecoder:
             )
         self._restart_at(offset)
 
-    def next(self) -> Operation | Content | Junk | None:
-        """Return what comes next, or None until more is fed.
+    def __iter__(self) -> Iterator[Decoded]:
+        """Iterate what was fed, as far as it's whole.
+
+        Iterate anew after `skip_to()`, `feed()` and `jump()`.
 
         Raises:
-            RecoveryError: A frame doesn't hold a sound operation.
+            OperationError: The frame at `offset` doesn't hold a sound operation.
         """
         if self._more and not self._join():
-            return None
-        if self._content:
-            return self._next_content()
-        buffer, begin = self._buffer, self._position
-        available = len(buffer) - begin
-        if available < _HEADER:
-            if _WORD.startswith(buffer[begin : begin + len(_WORD)]):
-                return None
-            if not buffer.startswith(_WORD, begin):
-                return self._next_junk(begin)
-            return None
-        word, size = _WORD_AND_SIZE.unpack_from(buffer, begin)
-        if word != _WORD:
-            return self._next_junk(begin)
-        if size > self._max_payload_bytes:
-            return self._next_junk(begin + 1)
-        end = begin + _HEADER + size
-        if available < _HEADER + size:
-            self._needed = _HEADER + size
-            return None
-        payload = buffer[begin + _HEADER : end]
-        try:
-            op: Any = decode_operation(payload)
-        except RecoveryError as error:
-            raise RecoveryError(f"{error}, at {self.offset} of {self._log}") from error
-        op.log = self._log
-        op.first_offset = self.offset
-        self._position = end
-        # Hot: reading an absent message costs as much as asking for it.
-        self._content, self._content_done = op.write.length, 0
-        op.last_offset = self._base + end + self._content
-        return Operation(op, payload)
-
-    def writes(self) -> Iterator[BegunWrite]:
-        """Iterate what comes next, as long as that's writes.
-
-        Hot: `next()` returns the same in pieces. It also returns what follows the last of these
-        writes: the rest of its content, or another operation.
-        """
-        if self._content or self._more:
             return
         buffer, base, begin = self._buffer, self._base, self._position
-        limit, max_payload_bytes = len(buffer), self._max_payload_bytes
-        unpack = _WORD_AND_SIZE.unpack_from
-        view = memoryview(buffer)
-        while limit - begin >= _HEADER:
-            word, size = unpack(buffer, begin)
-            content_begin = begin + _HEADER + size
-            if word != _WORD or size > max_payload_bytes or content_begin > limit:
+        limit, view, unpack = len(buffer), memoryview(buffer), _WORD_AND_SIZE.unpack_from
+        if self._content and begin < limit:
+            content_end = min(limit, begin + self._content)
+            self._position, self._content = content_end, begin + self._content - content_end
+            yield None, None, b"", view[begin:content_end], base + begin, base + content_end
+            begin = content_end
+        while True:
+            while limit - begin >= _HEADER:
+                word, size = unpack(buffer, begin)
+                if word != _WORD or size > MAX_PAYLOAD_BYTES:
+                    break
+                content_begin: int = begin + _HEADER + size
+                if content_begin > limit:
+                    self._needed = _HEADER + size
+                    return
+                payload = buffer[begin + _HEADER : content_begin]
+                op, write = decode_operation(payload)
+                end: int = content_begin + write.length
+                # Hot: min() and max() would take longer.
+                if end > limit:
+                    self._position, self._content = limit, end - limit
+                else:
+                    self._position = end
+                yield op, write, payload, view[content_begin:end], base + begin, base + end
+                begin = end
+            junk_end = self._next_begin(begin)
+            if junk_end <= begin:
                 return
-            payload = buffer[begin + _HEADER : content_begin]
-            decoded = decode_write(payload)
-            if decoded is None:
-                return
-            op, write = decoded
-            end = content_begin + write.length
-            if end <= limit:
-                self._position = end
-            else:
-                self._position = limit
-                self._content, self._content_done = end - limit, limit - content_begin
-            content = view[content_begin:end]
-            yield op, payload, write, content, base + begin, base + end
-            begin = end
+            self._position = junk_end
+            yield None, None, b"", None, base + begin, base + junk_end
+            begin = junk_end
 
-    def end(self, *, is_append_boundary: bool = False) -> Junk | None:
-        """Return what is left at the end of the log, if that's junk.
+    def end(self, *, is_append_boundary: bool = False) -> int:
+        """Return how many bytes of junk are left at the end of the log.
 
         Args:
             is_append_boundary: Whether the log certainly ends where an append does. Operations
@@ -224,35 +164,22 @@ class LogDecoder:
             self._join()
             left = self._buffer[self._position :]
             begins_none = len(left) < _HEADER or not left.startswith(_WORD)
-            if not self._content and is_append_boundary and begins_none:
-                return self._pass_over(len(self._buffer))
-            what = "content of a write" if self._content else "an operation"
-            raise RecoveryError(f"{self._log} ends at {self._fed} within {what}")
-        return None
+            if self._content or not is_append_boundary or not begins_none:
+                what = "content of a write" if self._content else "an operation"
+                raise RecoveryError(f"{self._log} ends at {self._fed} within {what}")
+            self._position = len(self._buffer)
+            return len(left)
+        return 0
 
-    def _next_content(self) -> Content | None:
-        begin = self._position
-        end = min(len(self._buffer), begin + self._content)
-        if begin == end:
-            return None
-        piece = Content(self._buffer[begin:end], self._content_done)
-        self._position = end
-        self._content -= end - begin
-        self._content_done += end - begin
-        return piece
-
-    def _next_junk(self, searched: int) -> Junk | None:
-        """Pass over bytes up to the next word at or after `searched`, or to where it may begin."""
-        end = self._buffer.find(_WORD, searched)
-        if end < 0:
-            # A word may begin with the last bytes of what is there.
-            end = len(self._buffer) - len(_WORD) + 1
-        return self._pass_over(end) if end > self._position else None
-
-    def _pass_over(self, end: int) -> Junk:
-        junk = Junk(self.offset, self._base + end)
-        self._position = end
-        return junk
+    def _next_begin(self, begin: int) -> int:
+        """Return where a frame begins, or may begin, at or after a position without a frame."""
+        found = self._buffer[begin : begin + _HEADER]
+        is_too_long = len(found) == _HEADER and found.startswith(_WORD)
+        if not is_too_long and _WORD.startswith(found[: len(_WORD)]):
+            return begin
+        end = self._buffer.find(_WORD, begin + is_too_long)
+        # A word may begin with the last bytes of what is there.
+        return end if end >= 0 else max(begin, len(self._buffer) - len(_WORD) + 1)
 
     def _restart_at(self, offset: int) -> None:
         self._buffer, self._more = b"", []

@@ -50,17 +50,6 @@ class Outcome(enum.Enum):
 _STEPS: Final = frozenset((Outcome.APPLIED, Outcome.FNODE_NOT_TRACKED))
 
 
-class FSMError(RecoveryError):
-    """An operation that doesn't extend the history."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.value)
-        self.outcome = outcome
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.outcome,)
-
-
 class FSM:
     """History of a recovery log, as far as it was read or recorded.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -25,9 +25,12 @@ MAX_PAYLOAD_BYTES: Final = 64 << 20
 
 _MAX_INT64: Final = (1 << 63) - 1
 
-# Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
 _parse: Callable[[bytes], Any] = RecordedOp.FromString
 _extend: Callable[[int, bytes], int] = getattr(google_crc32c, "extend")  # noqa: B009 - untyped.
+
+
+class OperationError(RecoveryError):
+    """A frame of a log that doesn't hold a sound operation."""
 
 
 def next_checksum(checksum: int, payload: bytes) -> int:
@@ -62,43 +65,27 @@ def encode_operation(op: RecordedOp) -> tuple[bytes, bytes]:
     return payload, FixedFraming().encode(payload)
 
 
-def decode_operation(payload: bytes) -> RecordedOp:
+# Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
+def decode_operation(payload: bytes) -> tuple[Any, Any]:
     """Decode the payload of an operation.
 
+    Returns:
+        The operation, and its `write`, which has no length if it's of another kind.
+
     Raises:
-        RecoveryError: The payload isn't a sound operation. Among others, a path isn't UTF-8.
+        OperationError: The payload isn't a sound operation. Among others, a path isn't UTF-8.
     """
     try:
         op = _parse(payload)
     except DecodeError as error:
-        raise RecoveryError(f"decoding an operation: {error}") from error
+        raise OperationError(f"decoding an operation: {error}") from error
     has = op.HasField
-    is_write = has("write")
-    if is_write + has("create") + has("link") + has("unlink") + has("property") > 1:
-        raise RecoveryError("decoding an operation: it is of more than one kind")
-    if is_write and (
-        op.write.length < 0 or not 0 <= op.write.offset <= _MAX_INT64 - op.write.length
-    ):
-        raise RecoveryError(
-            "decoding an operation: a write of negative offset or length, or beyond 2^63 - 1"
-        )
-    return cast("RecordedOp", op)
-
-
-def decode_write(payload: bytes) -> tuple[Any, Any] | None:
-    """Decode the payload of an operation if that's a sound write. Otherwise, return None.
-
-    Returns:
-        The operation, and its write.
-    """
-    try:
-        op = _parse(payload)
-    except DecodeError:
-        return None
-    has = op.HasField
-    if not has("write") or has("create") or has("link") or has("unlink") or has("property"):
-        return None
+    if has("write") + has("create") + has("link") + has("unlink") + has("property") > 1:
+        raise OperationError("decoding an operation: it is of more than one kind")
+    # Hot: reading an absent message costs as much as asking for it.
     write = op.write
     if write.length < 0 or not 0 <= write.offset <= _MAX_INT64 - write.length:
-        return None
+        raise OperationError(
+            "decoding an operation: a write of negative offset or length, or beyond 2^63 - 1"
+        )
     return op, write

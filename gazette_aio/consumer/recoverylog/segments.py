@@ -193,28 +193,6 @@ class SegmentSet:
             end += 1
         segments[begin:end] = [segment]
 
-    def intersect(self, log: str, first_offset: int, last_offset: int) -> list[Segment]:
-        """Return the segments that overlap offsets of a log.
-
-        Args:
-            log: The log, which is that of all segments.
-            first_offset: Offset at which the range begins.
-            last_offset: Offset at which the range ends.
-
-        Raises:
-            ValueError: A segment is of another log, or the range ends before it begins.
-        """
-        if last_offset < first_offset:
-            raise ValueError("invalid range")
-        if any(segment.log != log for segment in self._segments):
-            raise ValueError("segment.Log != log")
-        return [
-            segment
-            for segment in self._segments
-            if segment.first_offset < last_offset
-            and (not segment.last_offset or segment.last_offset > first_offset)
-        ]
-
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 

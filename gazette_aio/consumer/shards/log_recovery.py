@@ -112,9 +112,10 @@ class LogRecovery:
         """
         self._player.inject_handoff(author)
         try:
-            resolved = await self._player.done
+            await self._player.done
         except Exception as error:
             raise pb.RecoveryError("the recovery log can't be played") from error
+        resolved = self._player.resolved
         # The recorder modifies the history.
         hints = await in_thread(_hints_of, resolved)
         self._recorder = await Recorder.open(

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.consumer.recoverylog import (
-    Content,
-    Junk,
-    LogDecoder,
-    Operation,
-    encode_operation,
-)
+from gazette_aio.consumer.recoverylog import LogDecoder, encode_operation
 from gazette_aio.message.framing import FIXED_FRAME_WORD
 from gazette_aio.protocol import RecoveryError
 from gazette_aio.protocol.recoverylog import RecordedOp
@@ -28,13 +23,28 @@ def write(content: bytes, **fields: object) -> bytes:
     return frame(write={"fnode": 1, "length": len(content)}, **fields) + content
 
 
-def events_of(decoder: LogDecoder, *chunks: bytes) -> list[Operation | Content | Junk]:
-    events = []
+class Part(NamedTuple):
+    """A decoded part of a log, with its content copied."""
+
+    op: Any
+    payload: bytes
+    content: bytes | None
+    begin: int
+    end: int
+
+
+def parts_of(decoder: LogDecoder, *chunks: bytes) -> list[Part]:
+    decoded = []
     for chunk in chunks:
         decoder.feed(chunk)
-        while (event := decoder.next()) is not None:
-            events.append(event)
-    return events
+        for op, _, payload, content, begin, end in decoder:
+            copy = None if content is None else bytes(content)
+            decoded.append(Part(op, payload, copy, begin, end))
+    return decoded
+
+
+def junk(begin: int, end: int) -> Part:
+    return Part(None, b"", None, begin, end)
 
 
 # Content which looks like operations, and begins of words.
@@ -50,84 +60,53 @@ parts = st.one_of(
 def test_chunks_make_no_difference(log: list[bytes], data: st.DataObject) -> None:
     content = b"".join(log)
 
-    def decode(chunks: list[bytes]) -> tuple[list[RecordedOp], bytes, set[int], str]:
+    def decode(chunks: list[bytes]) -> tuple[list[Any], bytes, set[int], str]:
         decoder = LogDecoder(LOG, 100)
-        events, error = [], ""
+        decoded, error = list[Part](), ""
         try:
             for chunk in chunks:
-                events += events_of(decoder, chunk)
+                decoded += parts_of(decoder, chunk)
             assert decoder.fed_offset == 100 + len(content)
         except RecoveryError as failure:
-            error = str(failure)
+            error = f"{failure} at {decoder.offset}"
+        operations = [part for part in decoded if part.op is not None]
+        assert all(part.op.SerializeToString() == part.payload for part in operations)
         return (
-            [event.op for event in events if isinstance(event, Operation)],
-            b"".join(event.data for event in events if isinstance(event, Content)),
-            {
-                n
-                for event in events
-                if isinstance(event, Junk)
-                for n in range(event.begin, event.end)
-            },
+            [(part.op, part.begin, part.end) for part in operations],
+            b"".join(part.content or b"" for part in decoded),
+            {n for part in decoded if part.content is None for n in range(*part[3:])}
+            - {n for part in operations for n in range(*part[3:])},
             error,
         )
-
-    def decode_writes(chunks: list[bytes]) -> tuple[list[RecordedOp], bytes, set[int], str]:
-        """As above, with as much by `writes()` as that gives."""
-        decoder = LogDecoder(LOG, 100)
-        ops: list[RecordedOp] = []
-        pieces: list[bytes] = []
-        junk: set[int] = set()
-        try:
-            for chunk in chunks:
-                decoder.feed(chunk)
-                while True:
-                    for op, payload, message, piece, begin, end in decoder.writes():
-                        assert op.SerializeToString() == payload
-                        assert message == op.write
-                        op.log, op.first_offset, op.last_offset = LOG, begin, end
-                        ops.append(op)
-                        pieces.append(bytes(piece))
-                    if (event := decoder.next()) is None:
-                        break
-                    if isinstance(event, Operation):
-                        ops.append(event.op)
-                    elif isinstance(event, Content):
-                        pieces.append(event.data)
-                    else:
-                        junk.update(range(event.begin, event.end))
-        except RecoveryError as failure:
-            return ops, b"".join(pieces), junk, str(failure)
-        return ops, b"".join(pieces), junk, ""
 
     cuts = sorted(data.draw(st.sets(st.integers(0, len(content)))) | {0, len(content)})
     chunks = [content[begin:end] for begin, end in itertools.pairwise(cuts)]
     whole = decode([content])
     assert decode(chunks) == whole
-    assert decode_writes(chunks) == whole
-    assert decode_writes([content]) == whole
     assert decode([content[n : n + 1] for n in range(len(content))]) == whole
 
 
 def test_content_is_never_taken_for_operations() -> None:
     inner = frame(seq_no=99)
     decoder = LogDecoder(LOG, 10)
-    first, *pieces, last = events_of(decoder, write(inner, seq_no=1) + frame(seq_no=2))
-    assert isinstance(first, Operation)
-    assert (first.op.seq_no, first.op.log, first.op.first_offset) == (1, LOG, 10)
-    assert pieces == [Content(inner, 0)]
-    assert isinstance(last, Operation)
-    assert last.op.seq_no == 2
-    assert first.op.last_offset == last.op.first_offset
-    assert last.op.last_offset == decoder.offset == decoder.fed_offset
-    assert decoder.end() is None
+    first, last = parts_of(decoder, write(inner, seq_no=1) + frame(seq_no=2))
+    assert (first.op.seq_no, first.content, first.begin) == (1, inner, 10)
+    assert (last.op.seq_no, last.content) == (2, b"")
+    assert first.end == last.begin
+    assert last.end == decoder.offset == decoder.fed_offset
+    assert decoder.end() == 0
 
 
 def test_content_comes_in_pieces() -> None:
     log = write(b"abcdef", seq_no=1)
     decoder = LogDecoder(LOG)
-    head, *pieces = events_of(decoder, log[:-6], b"ab", b"cde")
-    assert isinstance(head, Operation)
-    assert pieces == [Content(b"ab", 0), Content(b"cde", 2)]
+    end = len(log)
+    head, *pieces = parts_of(decoder, log[:-6], b"ab", b"cde")
+    assert (head.op.seq_no, head.content, head.begin, head.end) == (1, b"", 0, end)
+    assert pieces == [
+        Part(None, b"", b"ab", end - 6, end - 4),
+        Part(None, b"", b"cde", end - 4, end - 1),
+    ]
     assert not decoder.is_at_boundary
     with pytest.raises(RecoveryError, match=r"ends at .* within content of a write"):
         decoder.end(is_append_boundary=True)
@@ -135,19 +114,16 @@ def test_content_comes_in_pieces() -> None:
         decoder.skip_to(1000)
     with pytest.raises(RecoveryError, match=r"jumps .* within an operation"):
         decoder.jump(1000)
-    assert events_of(decoder, b"f") == [Content(b"f", 5)]
+    assert parts_of(decoder, b"f") == [Part(None, b"", b"f", end - 1, end)]
     decoder.jump(1000)
     assert decoder.offset == decoder.fed_offset == 1000
 
 
 def test_lengths_are_bounded() -> None:
     huge = FIXED_FRAME_WORD + (1 << 31).to_bytes(4, "little")
-    decoder = LogDecoder(LOG)
-    junk, op = events_of(decoder, huge + frame(seq_no=5))
-    assert junk == Junk(0, 8)
-    assert isinstance(op, Operation)
-    small = LogDecoder(LOG, max_payload_bytes=4)
-    assert all(isinstance(event, Junk) for event in events_of(small, frame(seq_no=1 << 40)))
+    before, part = parts_of(LogDecoder(LOG), huge + frame(seq_no=5))
+    assert before == junk(0, 8)
+    assert part.op.seq_no == 5
 
 
 @pytest.mark.parametrize(
@@ -169,22 +145,23 @@ def test_lengths_are_bounded() -> None:
 def test_unsound_operations(payload: bytes, reason: str) -> None:
     decoder = LogDecoder(LOG, 30)
     decoder.feed(FIXED_FRAME_WORD + len(payload).to_bytes(4, "little") + payload)
-    with pytest.raises(RecoveryError, match=f"{reason}.*, at 30 of {LOG}"):
-        decoder.next()
+    with pytest.raises(RecoveryError, match=reason):
+        list(decoder)
+    assert decoder.offset == 30
 
 
 def test_what_ends_a_log() -> None:
     torn = frame(seq_no=1)[:-1]
     decoder = LogDecoder(LOG)
-    assert events_of(decoder, torn) == []
+    assert parts_of(decoder, torn) == []
     with pytest.raises(RecoveryError, match="within an operation"):
         decoder.end(is_append_boundary=True)
     decoder = LogDecoder(LOG)
-    assert events_of(decoder, b"xy") == []
+    assert parts_of(decoder, b"xy") == []
     with pytest.raises(RecoveryError, match="within an operation"):
         decoder.end()
-    assert decoder.end(is_append_boundary=True) == Junk(0, 2)
-    assert decoder.end(is_append_boundary=True) is None
+    assert decoder.end(is_append_boundary=True) == 2
+    assert decoder.end(is_append_boundary=True) == 0
 
 
 def test_only_recorded_fields_are_encoded() -> None:

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.consumer.recoverylog import (
-    FSM,
-    Content,
-    Junk,
-    LogDecoder,
-    Operation,
-    Outcome,
-)
+from gazette_aio.consumer.recoverylog import FSM, LogDecoder, Outcome
 from tests import known_differences
 from tests.consumer.recoverylog.golden_data import hints_of, load, state_of
 
@@ -38,9 +31,8 @@ class Playback:
             while True:
                 if decoder.is_at_boundary:
                     decoder.skip_to(self.seek(decoder.offset))
-                event = decoder.next()
-                if event is not None:
-                    self.take(event)
+                if (part := next(iter(decoder), None)) is not None:
+                    self.take(*part)
                 elif fed := self.content[decoder.fed_offset :][: self.chunk_bytes]:
                     decoder.feed(fed)
                 else:
@@ -55,30 +47,40 @@ class Playback:
         segment = self.fsm.hinted_segment
         return offset if segment is None else max(offset, segment.first_offset)
 
-    def take(self, event: Operation | Content | Junk) -> None:
-        match event:
-            case Junk(begin=begin, end=end):
-                if self.ops and self.ops[-1][1:3] == [begin, 0]:
-                    self.ops[-1][1] = end
-                else:
-                    self.ops.append([begin, end, 0, False])
-            case Content(data=data, position=position):
-                if self.target is not None:
-                    file, begin = self.target
-                    end = begin + position + len(data)
-                    file.extend(bytes(max(0, end - len(file))))
-                    file[begin + position : end] = data
-            case Operation(op=op, payload=payload):
-                applied = self.fsm.apply(op, payload) is Outcome.APPLIED
-                self.ops.append([op.first_offset, op.last_offset, op.seq_no, applied])
-                self.target = None
-                if applied and op.HasField("create"):
-                    self.files[op.seq_no] = bytearray()
-                elif applied and op.HasField("unlink"):
-                    if op.unlink.fnode not in self.fsm.live_nodes:
-                        del self.files[op.unlink.fnode]
-                elif applied and op.HasField("write"):
-                    self.target = (self.files[op.write.fnode], op.write.offset)
+    def take(
+        self,
+        op: Any,
+        _write: Any,
+        payload: bytes,
+        content: memoryview | None,
+        begin: int,
+        end: int,
+    ) -> None:
+        if op is not None:
+            self.target = self.apply(op, payload, begin, end)
+        elif content is None:
+            if self.ops and self.ops[-1][1:3] == [begin, 0]:
+                self.ops[-1][1] = end
+            else:
+                self.ops.append([begin, end, 0, False])
+        if content and self.target is not None:
+            file, at = self.target
+            file.extend(bytes(max(0, at + len(content) - len(file))))
+            file[at : at + len(content)] = content
+            self.target = file, at + len(content)
+
+    def apply(self, op: Any, payload: bytes, begin: int, end: int) -> tuple[bytearray, int] | None:
+        op.log, op.first_offset, op.last_offset = self.log, begin, end
+        applied = self.fsm.apply(op, payload) is Outcome.APPLIED
+        self.ops.append([begin, end, op.seq_no, applied])
+        if applied and op.HasField("create"):
+            self.files[op.seq_no] = bytearray()
+        elif applied and op.HasField("unlink"):
+            if op.unlink.fnode not in self.fsm.live_nodes:
+                del self.files[op.unlink.fnode]
+        elif applied and op.HasField("write"):
+            return self.files[op.write.fnode], op.write.offset
+        return None
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])

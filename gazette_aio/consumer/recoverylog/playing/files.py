@@ -46,24 +46,17 @@ class StagedFiles:
 
     Args:
         directory: Directory to recover.
-        max_open: Files that are open at a time.
     """
 
-    def __init__(self, directory: Path, *, max_open: int = MAX_OPEN_FILES) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._staging = directory / STAGING_NAME
-        self._max_open = max_open
         self._is_prepared = False
         self._open: OrderedDict[int, int] = OrderedDict()
         self._sizes: dict[int, int] = {}
         # Writes that continue each other are made together, also if others are in between.
         self._runs: dict[int, _Run] = {}
         self._room = _WAITING_BYTES
-
-    @property
-    def open_count(self) -> int:
-        """Number of open files."""
-        return len(self._open)
 
     def prepare(self, *, wipe: bool) -> None:
         """Create the directory.
@@ -206,7 +199,7 @@ class StagedFiles:
 
     def _keep(self, fnode: int, descriptor: int) -> None:
         self._open[fnode] = descriptor
-        while len(self._open) > self._max_open:
+        while len(self._open) > MAX_OPEN_FILES:
             _, oldest = self._open.popitem(last=False)
             os.close(oldest)
 

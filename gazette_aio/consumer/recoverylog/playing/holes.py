@@ -26,21 +26,6 @@ class LogHole:
         return f"a hole at {self.begin}-{self.end} of {self.log}"
 
 
-def unexplained(
-    holes: Sequence[LogHole], next_seq_no: int, *, is_handed_over: bool
-) -> list[LogHole]:
-    """Return the holes after which no operation continues the history.
-
-    Args:
-        holes: Holes in their order.
-        next_seq_no: Number of the operation that is due.
-        is_handed_over: Whether the latest operation is the handoff to this player, which tells
-            nothing of what holes held.
-    """
-    own = 1 if is_handed_over else 0
-    return [hole for hole in holes if next_seq_no - hole.seq_no <= own]
-
-
 def loss_of(holes: Sequence[LogHole]) -> str:
     """Return a text that names holes, and what they may have held."""
     named = " and ".join(map(str, holes))

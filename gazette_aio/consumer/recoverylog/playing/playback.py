@@ -7,17 +7,18 @@ of an append: an operation never continues past it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from gazette_aio.consumer.recoverylog.decoder import Content, LogDecoder, Operation
+from gazette_aio.consumer.recoverylog.decoder import LogDecoder
 from gazette_aio.consumer.recoverylog.fsm import FSM, Outcome
 from gazette_aio.consumer.recoverylog.operations import (
+    OperationError,
     content_checksum,
     encode_operation,
     next_checksum,
 )
 from gazette_aio.consumer.recoverylog.paths import check_path
-from gazette_aio.consumer.recoverylog.playing.holes import LogHole, loss_of, unexplained
+from gazette_aio.consumer.recoverylog.playing.holes import LogHole, loss_of
 from gazette_aio.consumer.recoverylog.playing.ranges import ranges_of
 from gazette_aio.protocol.errors import RecoveryError
 from gazette_aio.protocol.recoverylog import FSMHints, RecordedOp
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gazette_aio.consumer.recoverylog.author import Author
+    from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
     from gazette_aio.consumer.recoverylog.playing.ranges import LogRange
 
 
@@ -44,34 +46,12 @@ class PlaybackError(RecoveryError):
         super().__init__(text)
 
 
-class PlaybackFiles(Protocol):
-    """Files during playback, by fnode. Methods may raise OSError."""
-
-    def create(self, fnode: int) -> None:
-        """Create an empty file."""
-        ...
-
-    def write(self, fnode: int, offset: int, data: bytes | memoryview) -> None:
-        """Write to a file, at once or by the next `flush()`."""
-        ...
-
-    def remove(self, fnode: int) -> None:
-        """Remove a file."""
-        ...
-
-    def flush(self) -> None:
-        """Complete all writes."""
-        ...
-
-
 class Playback:
     """Player of a recovery log, without tasks and connections.
 
     Args:
         hints: Hints to follow.
         files: Files to change.
-        allow_branch: Whether a log that has content but no history from the first operation may be
-            played, as if it were empty.
         accept_loss: Whether what a hole held may be lost: the history then ends at the hole, unless
             later operations continue it.
 
@@ -80,14 +60,7 @@ class Playback:
         RecoveryError: The hints name no log, contradict themselves, or have an unsafe path.
     """
 
-    def __init__(
-        self,
-        hints: FSMHints,
-        files: PlaybackFiles,
-        *,
-        allow_branch: bool = False,
-        accept_loss: bool = False,
-    ) -> None:
+    def __init__(self, hints: FSMHints, files: StagedFiles, *, accept_loss: bool = False) -> None:
         self.fsm: FSM = FSM(hints)
         """History as far as it was played."""
         self.hints_log: str = hints.log
@@ -95,7 +68,6 @@ class Playback:
         for path in self.fsm.properties:
             check_path(path)
         self._files = files
-        self._allow_branch = allow_branch
         self._accept_loss = accept_loss
         segment = self.fsm.hinted_segment
         self._decoder = LogDecoder(segment.log, segment.first_offset) if segment else LogDecoder("")
@@ -109,7 +81,6 @@ class Playback:
         self._at = 0
         self._target: int | None = None
         self._target_offset = 0
-        self._target_length = 0
         self._expected_checksum = 0
         self._checksum = 0
         self._rest: Callable[[], object] = int
@@ -117,7 +88,7 @@ class Playback:
         """Log being read."""
         self.content_bytes: int = 0
         """Bytes of content that were written to files."""
-        self.junk_bytes: Any = 0
+        self.junk_bytes: int = 0
         """Bytes that began no operation, and were passed over."""
 
     @property
@@ -200,6 +171,8 @@ class Playback:
             self._files.flush()
         except PlaybackError:
             raise
+        except OperationError as error:
+            raise self._failed(error, self._decoder.offset) from error
         except (RecoveryError, OSError) as error:
             raise self._failed(error, self._at) from error
 
@@ -281,7 +254,7 @@ class Playback:
                 missing, and no file would be recovered. Or no operation after a hole continues the
                 history, which the hole may have done.
         """
-        if self.fsm.is_fresh and self._has_read and not self._allow_branch:
+        if self.fsm.is_fresh and self._has_read:
             raise PlaybackError(
                 f"{self.log} has content up to {self.offset}, but its history doesn't begin there: "
                 "its beginning was removed, or hints are missing; possible data loss",
@@ -320,8 +293,10 @@ class Playback:
         return self._last_author == author
 
     def _unexplained(self) -> list[LogHole]:
-        is_handed_over = self._last_author == self._handoff_author
-        return unexplained(self._holes, self.fsm.next_seq_no, is_handed_over=is_handed_over)
+        """Return the holes after which no operation continues the history."""
+        # The handoff to this player tells nothing of what holes held.
+        own = 1 if self._last_author == self._handoff_author else 0
+        return [hole for hole in self._holes if self.fsm.next_seq_no - hole.seq_no <= own]
 
     def _enter(self, log: str, offset: int) -> None:
         self.log = log
@@ -336,7 +311,7 @@ class Playback:
             stop = min((end, *self._boundaries[:1]))
             decoder.feed(chunk[due - begin : stop - begin])
             self._has_read = True
-            self._drain()
+            self._play_fed()
             if decoder is not self._decoder:
                 return  # Another log is due.
             self._pass_boundaries()
@@ -345,101 +320,92 @@ class Playback:
         while self._boundaries and self._boundaries[0] <= self.offset:
             if self._boundaries.pop(0) == self.offset:
                 try:
-                    self._take(self._decoder.end(is_append_boundary=True))
+                    self.junk_bytes += self._decoder.end(is_append_boundary=True)
                 except RecoveryError as error:
                     raise self._failed(error, self._begun) from error
 
-    def _drain(self) -> None:
-        decoder, fsm, rest = self._decoder, self.fsm, self._rest
-        while True:
-            hinted = fsm.hinted_segment
-            if hinted is not None and decoder.is_at_boundary:
-                if hinted.log != self.log:
-                    self._enter(hinted.log, hinted.first_offset)
-                    return
-                if decoder.offset < hinted.first_offset:
-                    decoder.skip_to(hinted.first_offset)
-                    self._seen.clear()
-            if hinted is None:
-                self._play_writes(decoder)
-            rest()
-            try:
-                event = decoder.next()
-            except RecoveryError as error:
-                raise self._failed(error, decoder.offset) from error
-            if event is None:
+    def _play_fed(self) -> None:
+        """Play what was fed, as far as it's whole, or until another log is due."""
+        fsm, files, seen, log, rest = self.fsm, self._files, self._seen, self.log, self._rest
+        nodes, fed = fsm.live_nodes, self._decoder.fed_offset
+        while self._skip_to_hinted():
+            hinted, is_hinted = fsm.hinted_segment, fsm.has_remaining_hints
+            for op, write, payload, content, begin, end in self._decoder:
+                if content is None:
+                    self.junk_bytes += end - begin
+                    continue
+                if op is None:
+                    self._write_more(content)
+                    if is_hinted:
+                        break
+                    continue
+                self._at = begin
+                fnode = write.fnode
+                node = None if is_hinted else nodes.get(fnode)
+                if (
+                    node is not None
+                    and op.seq_no == fsm.next_seq_no
+                    and op.checksum == fsm.next_checksum
+                ):
+                    # Hot: `_apply()` comes to this for a write to a live file.
+                    author = op.author
+                    fsm.apply_own_write(node, payload, author, begin, end, log)
+                    self._last_author = author
+                    seen[author] = op.seq_no
+                    target = fnode
+                else:
+                    op.log, op.first_offset, op.last_offset = log, begin, end
+                    target = self._apply(op, payload)
+                    rest()
+                if end > fed:
+                    self._begin_content(target, op, content)
+                elif target is not None:
+                    # The checksum isn't computed of a view; files are written from it.
+                    expected = op.content_checksum
+                    if expected and content_checksum(bytes(content)) != expected:
+                        raise _mismatch(target)
+                    if content:  # Writing nothing doesn't extend a file.
+                        files.write(target, write.offset, content)
+                        self.content_bytes += len(content)
+                if is_hinted and fsm.hinted_segment is not hinted:
+                    break
+            else:
                 return
-            self._take(event)
 
-    def _take(self, event: tuple[Any, ...] | None) -> None:
-        if isinstance(event, Operation):
-            self._apply(event.op, event.payload)
-        elif isinstance(event, Content):
-            if self._target is not None:
-                self._write(self._target, event.data, event.position)
-        elif event is not None:
-            self.junk_bytes += event[1] - event[0]
-
-    def _play_writes(self, decoder: LogDecoder) -> None:
-        """Play writes up to another operation, or to where the content of one goes on."""
-        fsm, files, seen, log = self.fsm, self._files, self._seen, self.log
-        nodes, is_hinted, fed = fsm.live_nodes, fsm.has_remaining_hints, decoder.fed_offset
-        for op, payload, write, content, begin, end in decoder.writes():
-            seq_no, fnode = op.seq_no, write.fnode
-            node = nodes.get(fnode)
-            if (
-                node is None
-                or seq_no != fsm.next_seq_no
-                or op.checksum != fsm.next_checksum
-                or is_hinted
-            ):
-                op.log, op.first_offset, op.last_offset = log, begin, end
-                self._apply(op, payload)
-                if self._target is not None and content:
-                    self._write(self._target, bytes(content), 0)
-                continue
-            # Hot: this is what the above comes to.
-            self._at = begin
-            author = op.author
-            fsm.apply_own_write(node, payload, author, begin, end, log)
-            self._last_author = author
-            seen[author] = seq_no
-            if end > fed:
-                self._begin_content(op)
-                self._write(fnode, bytes(content), 0)
-                continue
-            expected = op.content_checksum
-            # The checksum isn't computed of a view; files are written from it.
-            if expected and content_checksum(bytes(content)) != expected:
-                raise _mismatch(fnode)
-            if content:  # Writing nothing doesn't extend a file.
-                files.write(fnode, write.offset, content)
-                self.content_bytes += len(content)
+    def _skip_to_hinted(self) -> bool:
+        """Go on at the hinted segment, and return whether it's in the present log."""
+        decoder, hinted = self._decoder, self.fsm.hinted_segment
+        if hinted is not None and decoder.is_at_boundary:
+            if hinted.log != self.log:
+                self._enter(hinted.log, hinted.first_offset)
+                return False
+            if decoder.offset < hinted.first_offset:
+                decoder.skip_to(hinted.first_offset)
+                self._seen.clear()
+        return True
 
     # Of `Any`, as a field named `property` hides the decorator from the checkers of its stub.
-    def _apply(self, op: Any, payload: bytes) -> None:
-        self._at = op.first_offset
-        self._target = None
+    def _apply(self, op: Any, payload: bytes) -> int | None:
+        """Apply an operation, and return the file to which its content is to be written."""
         outcome = self.fsm.apply(op, payload)
-        if outcome is Outcome.APPLIED:
-            self._last_author = op.author
-            self._seen[op.author] = op.seq_no
-            forgotten = self.fsm.take_forgotten()
-            self._reenact(op, forgotten)
-            for fnode in forgotten:
-                self._files.remove(fnode)
-        elif outcome is Outcome.FNODE_NOT_TRACKED:
-            self._last_author = op.author
-            self._seen[op.author] = op.seq_no
-        else:
+        if not outcome.is_step:
             self._check_passed_over(op, outcome)
+            return None
+        self._last_author = op.author
+        self._seen[op.author] = op.seq_no
+        if outcome is Outcome.FNODE_NOT_TRACKED:
+            return None
+        forgotten = self.fsm.take_forgotten()
+        target = self._reenact(op, forgotten)
+        for fnode in forgotten:
+            self._files.remove(fnode)
+        return target
 
-    def _reenact(self, op: Any, forgotten: list[int]) -> None:
+    def _reenact(self, op: Any, forgotten: list[int]) -> int | None:
         if op.HasField("write"):
-            if op.write.fnode in forgotten:
-                return
-            self._begin_content(op)
-        elif op.HasField("create"):
+            fnode: int = op.write.fnode
+            return None if fnode in forgotten else fnode
+        if op.HasField("create"):
             check_path(op.create.path)
             self._files.create(op.seq_no)
         elif op.HasField("unlink"):
@@ -449,22 +415,27 @@ class Playback:
             check_path(op.link.path)
         elif op.HasField("property"):
             check_path(op.property.path)
+        return None
 
-    def _begin_content(self, op: Any) -> None:
-        write = op.write
-        self._target = write.fnode
-        self._target_offset, self._target_length = write.offset, write.length
+    def _begin_content(self, target: int | None, op: Any, content: memoryview) -> None:
+        """Write the beginning of content that wasn't fed as a whole, or pass over all of it."""
+        self._target, self._target_offset = target, op.write.offset
         self._expected_checksum, self._checksum = op.content_checksum, 0
+        self._write_more(content)
 
-    def _write(self, fnode: int, data: bytes, position: int) -> None:
-        self._files.write(fnode, self._target_offset + position, data)
+    def _write_more(self, content: memoryview) -> None:
+        """Write more content of the latest write, unless it's passed over."""
+        if self._target is None or not content:
+            return
+        data = bytes(content)
+        self._files.write(self._target, self._target_offset, data)
+        self._target_offset += len(data)
         self.content_bytes += len(data)
         # Other implementations record no checksum of content.
         if self._expected_checksum:
             self._checksum = next_checksum(self._checksum, data)
-            is_whole = position + len(data) == self._target_length
-            if is_whole and self._checksum != self._expected_checksum:
-                raise _mismatch(fnode)
+            if self._decoder.is_at_boundary and self._checksum != self._expected_checksum:
+                raise _mismatch(self._target)
 
     def _check_passed_over(self, op: Any, outcome: Outcome) -> None:
         """Check that an operation that wasn't applied is of another history.

@@ -38,25 +38,15 @@ class LogEncoder:
         author: Author of the operations.
         log: Log of the operations.
         offset: Offset of the first operation.
-        has_content_checksums: Whether writes carry the checksum of their content.
     """
 
-    def __init__(
-        self,
-        fsm: FSM,
-        author: Author,
-        log: str,
-        offset: int = 0,
-        *,
-        has_content_checksums: bool = True,
-    ) -> None:
+    def __init__(self, fsm: FSM, author: Author, log: str, offset: int = 0) -> None:
         self.fsm = fsm
         """History of the log, including all operations so far."""
         self.offset: int = offset
         """Offset of the next operation."""
         self._author = int(author)
         self._log = log
-        self._has_content_checksums = has_content_checksums
         self._taken = offset
         self._pieces: list[bytes] = []
         # Hot: a message of which fields are set takes half the time of a new one.
@@ -141,8 +131,7 @@ class LogEncoder:
         fields.fnode = fnode
         fields.offset = offset
         fields.length = length
-        if self._has_content_checksums:
-            op.content_checksum = content_checksum(data)
+        op.content_checksum = content_checksum(data)
         payload = op.SerializeToString()
         begin = self.offset
         header = _HEADER.pack(FIXED_FRAME_WORD, len(payload))

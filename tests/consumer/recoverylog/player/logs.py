@@ -141,7 +141,8 @@ async def recover(
     player = Player(**options)
     player.finish_at_write_head()
     resolved = await player.play(hints or FSMHints(log=LOG), directory, client)
-    assert await player.done is resolved
+    await player.done
+    assert player.resolved is resolved
     return resolved
 
 

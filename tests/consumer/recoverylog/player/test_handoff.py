@@ -21,7 +21,7 @@ from gazette_aio.consumer.recoverylog import (
     RecorderFencedError,
     Resolved,
 )
-from gazette_aio.consumer.recoverylog.playing.feed import FEED_BYTES
+from gazette_aio.consumer.recoverylog.playing.reader import READ_AHEAD_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.consumer.recoverylog.player.logs import (
     AUTHOR,
@@ -202,7 +202,9 @@ async def test_a_handoff_amid_an_operation(client: JournalClient, directory: Pat
     player = Player(on_progress=tell)
     playing = asyncio.create_task(player.play(HINTS, directory, client))
     await player.tailing.wait()
-    await client.append(LOG, writer.write("/file", bytes(range(256)) * (3 * FEED_BYTES // 256)))
+    await client.append(
+        LOG, writer.write("/file", bytes(range(256)) * (3 * READ_AHEAD_BYTES // 256))
+    )
     resolved = await playing
     assert told
     assert files_of(directory) == writer.expected()

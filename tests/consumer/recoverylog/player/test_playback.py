@@ -19,7 +19,7 @@ from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, 
 from gazette_aio.consumer.recoverylog.playing.ranges import LogRange, ranges_of
 from gazette_aio.consumer.recoverylog.segments import READ_THROUGH_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
-from tests.consumer.recoverylog.player.logs import LOG, LogWriter, files_of
+from tests.consumer.recoverylog.player.logs import LOG, LogWriter, described, files_of
 
 HINTS = FSMHints(log=LOG)
 FAR = READ_THROUGH_BYTES + 1
@@ -189,7 +189,7 @@ def test_a_write_that_fails_is_the_last(
         playback.play(0, [content])
     files.discard()
     assert len(tries) == 1
-    assert files.open_count == 0
+    assert described(directory) == []
     assert not directory.exists()
 
 
@@ -331,13 +331,15 @@ def test_directories_that_stay(
         patch.setattr(os, "unlink", refuse)
         patch.setattr(os, "rmdir", refuse)
         files.discard()
-    assert files.open_count == 0
+    assert described(directory) == []
     assert "isn't removed after playback" in caplog.text
     assert directory.exists()
     shutil.rmtree(directory)
 
 
-def test_files_that_fail_to_close(files: StagedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_fail_to_close(
+    files: StagedFiles, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others are closed, too."""
     for fnode in (1, 2, 3):
         files.create(fnode)
@@ -353,7 +355,7 @@ def test_files_that_fail_to_close(files: StagedFiles, monkeypatch: pytest.Monkey
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         files.discard()
     assert len(closed) == 3
-    assert files.open_count == 0
+    assert described(directory) == []
 
 
 def test_progress() -> None:

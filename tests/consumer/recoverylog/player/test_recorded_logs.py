@@ -25,7 +25,6 @@ from gazette_aio.consumer.recoverylog import (
     FSM,
     Author,
     LogDecoder,
-    Operation,
     Player,
     RecordedDir,
     Recorder,
@@ -102,11 +101,7 @@ def ends_of(content: bytes) -> list[int]:
     """Return where the operations of a log end."""
     decoder = LogDecoder(LOG)
     decoder.feed(content)
-    ends = []
-    while (event := decoder.next()) is not None:
-        if isinstance(event, Operation):
-            ends.append(event.op.last_offset)
-    return ends
+    return [end for op, *_, end in decoder if op is not None]
 
 
 @pytest.mark.parametrize("seed", extent.seeds(3))

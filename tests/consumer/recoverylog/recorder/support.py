@@ -9,9 +9,7 @@ from gazette_aio.client import JournalClient
 from gazette_aio.consumer.recoverylog import (
     FSM,
     Author,
-    Content,
     LogDecoder,
-    Operation,
     Outcome,
     Recorder,
     content_checksum,
@@ -59,33 +57,31 @@ class Played:
         self.contents: dict[int, bytearray] = {}
         decoder = LogDecoder(hints.log, offset)
         decoder.feed(content)
-        target: tuple[bytearray, RecordedOp] | None = None
-        while (event := decoder.next()) is not None:
-            if isinstance(event, Operation):
-                self.ops.append(event.op)
-                target = self._apply(event)
-            elif isinstance(event, Content) and target is not None:
-                file, op = target
-                begin = op.write.offset + event.position
-                file.extend(bytes(max(0, begin + len(event.data) - len(file))))
-                file[begin : begin + len(event.data)] = event.data
-                if event.position == 0 and len(event.data) == op.write.length:
-                    assert content_checksum(event.data) == op.content_checksum
+        target: tuple[bytearray, int] | None = None
+        for op, _, payload, content, begin, end in decoder:
+            if op is not None:
+                op.log, op.first_offset, op.last_offset = hints.log, begin, end
+                self.ops.append(op)
+                target = self._apply(op, payload)
+            if content and target is not None:
+                file, at = target
+                file.extend(bytes(max(0, at + len(content) - len(file))))
+                file[at : at + len(content)] = content
+                assert content_checksum(bytes(content)) == op.content_checksum
         decoder.end()
 
-    def _apply(self, event: Operation) -> tuple[bytearray, RecordedOp] | None:
-        op = event.op
+    def _apply(self, op: Any, payload: bytes) -> tuple[bytearray, int] | None:
         if (hinted := self.fsm.hinted_segment) is not None and (
             op.first_offset < hinted.first_offset
         ):
             return None
-        if self.fsm.apply(op, event.payload) is not Outcome.APPLIED:
+        if self.fsm.apply(op, payload) is not Outcome.APPLIED:
             return None
         self.applied.append(op)
         if op.HasField("create"):
             self.contents[op.seq_no] = bytearray()
         if op.HasField("write"):
-            return self.contents[op.write.fnode], op
+            return self.contents[op.write.fnode], op.write.offset
         return None
 
     @property
