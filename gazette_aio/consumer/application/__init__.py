@@ -20,8 +20,7 @@ from gazette_aio.consumer.application.message_errors import (
     Retry,
     Skip,
 )
-from gazette_aio.consumer.application.progress import Progress
-from gazette_aio.consumer.application.shard import Shard
+from gazette_aio.consumer.application.shard import Progress, Shard
 from gazette_aio.consumer.application.store import Store
 
 __all__ = [

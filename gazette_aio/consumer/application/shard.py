@@ -1,18 +1,28 @@
-"""Shard of this member, as applications and stores see it."""
+"""Shard of this member, and its progress, as applications and stores see them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
 
     from gazette_aio.client import AsyncJournalClient, JournalClient
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.allocator.model import Assignment
-    from gazette_aio.consumer.application.progress import Progress
     from gazette_aio.message.publishing.publisher import Publisher
     from gazette_aio.protocol.consumer import GetHintsResponse, ShardSpec
+
+
+class Progress(NamedTuple):
+    """Progress as of the last transaction that is fully acknowledged."""
+
+    read_through: Mapping[str, int]
+    """Offset through which each source was read, by journal."""
+    publish_at: Mapping[str, int]
+    """Offset, of each journal that acknowledgements were appended to, that covers every message
+    and acknowledgement that reads within `read_through` caused."""
 
 
 class Shard(Protocol):

@@ -1,6 +1,6 @@
 """Stores of shards: state and checkpoint, committed as one.
 
-Imports `consumer.application`, `consumer.transactions.checkpoints`, `message`, `client`, `aio` and
+Imports `consumer.application`, `message`, `client`, `aio` and
 `protocol`. SQLAlchemy is imported only for `SQLStore`, apsw for `SQLiteVFSStore`, and
 rocksdict for `RocksDBStore` and `import_page_database()`.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from gazette_aio.consumer.transactions.checkpoints import flatten_read_through
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import StoreError
 
@@ -66,7 +65,8 @@ def encode_state_file(
     Raises:
         StoreError: The state can't be encoded.
     """
-    offsets = _encode(dict(sorted(flatten_read_through(checkpoint).items())))
+    sources = sorted(checkpoint.sources.items())
+    offsets = _encode({journal: source.read_through for journal, source in sources})
     try:
         document = dumps(state)
         encoded = document.encode() if isinstance(document, str) else document

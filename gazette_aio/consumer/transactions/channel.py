@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -24,19 +23,11 @@ DEFAULT_BYTES: Final = 64 << 20
 _journal_of = attrgetter("journal")
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a channel: its last element."""
-
-    error: Exception | None = None
-    """Why reading ended, if it failed."""
-
-
 class MessageChannel:
     """Runs of read messages, in the order of their arrival.
 
     Args:
-        on_ready: Called when an element is added.
+        on_ready: Called when there's something to take.
         messages: Bound of the messages; None for the default.
         size_bytes: Bound of their bytes.
     """
@@ -52,13 +43,14 @@ class MessageChannel:
         self._capacity = messages or DEFAULT_MESSAGES
         self._messages = FIFOBudget(self._capacity)
         self._bytes = FIFOBudget(size_bytes)
-        self._elements: deque[tuple[Sequence[Envelope[Any]], int] | End] = deque()
+        self._runs: deque[tuple[Sequence[Envelope[Any]], int]] = deque()
         self._has_ended = False
+        self._error: Exception | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take()` returns an element."""
-        return bool(self._elements)
+        """Whether `take()` may be called."""
+        return self._has_ended or bool(self._runs)
 
     async def send(self, envelopes: Sequence[Envelope[Any]], /) -> None:
         """Add messages, and wait while there's no room for them.
@@ -86,22 +78,29 @@ class MessageChannel:
             self._messages.release(count)
             raise
         if not self._has_ended:
-            self._elements.append((envelopes, size))
+            self._runs.append((envelopes, size))
             self._on_ready()
 
     def end(self, error: Exception | None = None) -> None:
-        """Add the last element, for which there's always room. Idempotent."""
-        if not self._has_ended:
-            self._has_ended = True
-            self._elements.append(End(error))
-            self._on_ready()
+        """End after the messages so far: take no more of them.
 
-    def take(self) -> Sequence[Envelope[Any]] | End:
-        """Return the next element, of which there must be one."""
-        element = self._elements.popleft()
-        if isinstance(element, End):
-            return element
-        envelopes, size = element
+        Args:
+            error: Why reading ended, if it failed.
+        """
+        self._has_ended, self._error = True, error
+        self._on_ready()
+
+    def take(self) -> Sequence[Envelope[Any]] | None:
+        """Return the next messages, which are of one journal; or None at the end.
+
+        Raises:
+            Exception: The error that reading ended by.
+        """
+        if not self._runs:
+            if self._error is not None:
+                raise self._error
+            return None
+        envelopes, size = self._runs.popleft()
         self._messages.release(len(envelopes))
         self._bytes.release(size)
         return envelopes

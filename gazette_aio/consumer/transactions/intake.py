@@ -94,19 +94,15 @@ class Intake(Owner):
         self._handled.add(content)
         try:
             has_worked = self._engine.work(content)
-            self._take(content)
+            self.ready = content.take() or []
         except Exception as error:
             reading = f"reading {content.journal} at offset {content.offset}"
             raise explained("reading again" if content.replay else reading, error) from error
-        if self.ready:
-            self._current = content
-        elif not has_worked:
-            self.is_replaying = content.replay is not None
-            return self.is_replaying
-        return True
-
-    def _take(self, content: Content) -> None:
-        self.ready = content.take() or []
+        self._current = content
+        if self.ready or has_worked:
+            return True
+        self.is_replaying = content.replay is not None
+        return self.is_replaying
 
     def _passed_over(self, content: Content) -> tuple[str, int] | None:
         """Return what `advance()` has passed over."""
@@ -135,7 +131,7 @@ class Intake(Owner):
         content.settle(content.stop - len(ready) + count)
         del ready[:count]
         if not ready:
-            self._take(content)
+            self.ready = content.take() or []
 
     def checkpoint(self) -> SequencerCheckpoint:
         """Return the checkpoint of the messages consumed so far."""

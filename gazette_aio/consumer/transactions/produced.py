@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.consumer.transactions.channel import End, MessageChannel
+from gazette_aio.consumer.transactions.channel import MessageChannel
 from gazette_aio.consumer.transactions.explain import explained, failure_of, step
 from gazette_aio.consumer.transactions.intake import Intake, IntakeEngine
 from gazette_aio.message import Envelope, FixedFraming
@@ -185,15 +185,13 @@ class ProducedIntake(Intake):
             TransactionError: Reading has failed.
         """
         if self._fed is None:
-            element = self._channel.take()
-            if isinstance(element, End):
-                if element.error is not None:
-                    raise element.error
+            run = self._channel.take()
+            if run is None:
                 self.has_ended = True
                 return None
             self.has_read = True
-            self._fed = self._content_of(element[0])
-            self._run = iter(element)
+            self._fed = self._content_of(run[0])
+            self._run = iter(run)
             self._feed(self._fed.core)
         content = self._fed
         if not self._work(content):

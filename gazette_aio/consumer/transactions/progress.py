@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gazette_aio.aio.signal import Signal
-from gazette_aio.consumer.application.progress import Progress
+from gazette_aio.consumer.application.shard import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gazette_aio.consumer.transactions.channel import End, MessageChannel
+from gazette_aio.consumer.transactions.channel import MessageChannel
 from tests.consumer.transactions.journals import SIZE, Content
 from tests.waiting import turns
 
@@ -25,7 +25,7 @@ def run_of(count: int) -> list[Any]:
     return [content.outside() for _ in range(count)]
 
 
-async def test_runs_arrive_in_order_with_the_end_as_the_last_element():
+async def test_runs_arrive_in_order_before_the_end():
     ready = Ready()
     channel = MessageChannel(ready)
     assert not channel.is_ready
@@ -33,14 +33,19 @@ async def test_runs_arrive_in_order_with_the_end_as_the_last_element():
     await channel.send(first)
     await channel.send(second)
     channel.end(ValueError("an error"))
-    channel.end()
     await channel.send(run_of(1))
     assert ready.count == 3
     assert [channel.take(), channel.take()] == [first, second]
-    end = channel.take()
-    assert isinstance(end, End)
-    assert isinstance(end.error, ValueError)
-    assert not channel.is_ready
+    assert channel.is_ready
+    with pytest.raises(ValueError, match="an error"):
+        channel.take()
+
+
+async def test_the_end_without_an_error_is_none():
+    channel = MessageChannel(Ready())
+    channel.end()
+    assert channel.is_ready
+    assert channel.take() is None
 
 
 async def test_messages_of_several_journals_are_runs():
