@@ -134,6 +134,8 @@ class _Source:
 class _Again:
     """Content that is read again, up to `end`."""
 
+    client: JournalClient
+    journal: str
     reader: RetryReader
     through: int
     end: int
@@ -145,7 +147,7 @@ class _Again:
             ReplayError: Content can't be read, or isn't there.
         """
         try:
-            chunk = await anext(self.reader)
+            chunk = await self._chunk()
         except StopAsyncIteration:
             if self.through < self.end:
                 # Wire: a broker doesn't report a hole if all the rest of the range lies in it.
@@ -158,6 +160,14 @@ class _Again:
             raise ReplayError(f"replay reader: {error}") from error
         self.through = self.reader.offset
         return chunk
+
+    async def _chunk(self) -> bytes:
+        while True:
+            try:
+                return await anext(self.reader)
+            except pb.SuspendedError:
+                # Nobody else may append for long, and the shard would consume nothing meanwhile.
+                await self.client.append(self.journal, timeout=math.inf)
 
     def _missing(self, end: int) -> ReplayError:
         return ReplayError(f"replay reader: no content from {self.through} to {end}")
@@ -315,8 +325,9 @@ class SourceIntake(Intake):
         assert replay is not None, "the commit needs a replay"
         with step("reading again"):
             if span := replay.open():
-                reader = self._reader(source.content.journal, *span)
-                self._again = _Again(reader, *span)
+                journal = source.content.journal
+                reader = self._reader(journal, *span)
+                self._again = _Again(self._client, journal, reader, *span)
             again = self._again
             assert again is not None, "the replay was begun"
             if chunk := await again.next():

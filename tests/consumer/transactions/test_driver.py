@@ -16,6 +16,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
+from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -246,6 +247,35 @@ async def test_a_suspended_source_is_waited_for(tmp_path: Path):
             assert not member.task.done()
         await member.through(await heads(client))
         assert disk.state == {SOURCES[0]: [1]}
+
+
+async def test_a_replay_of_a_suspended_source(tmp_path: Path):
+    """Its content is read from the store of its fragments, and nobody else has to append."""
+    source = SOURCES[0]
+    (tmp_path / "fragments").mkdir()
+    change = journal_change(source)
+    change.upsert.fragment.stores.append("file:///fragments/")
+    async with (
+        EmbeddedBroker(tmp_path / "broker", file_root=tmp_path, fsync="off") as broker,
+        connect(broker.endpoint, file_root=str(tmp_path)) as client,
+    ):
+        await client.apply([change, journal_change(OUT)])
+        with broker.control.hold("read", where=lambda request: request.end_offset > 0) as held:
+            async with Member(client, Disk(), spec=shard_spec(ring_buffer_size=3)) as member:
+                await publish(client, source, *range(50))
+                through = await heads(client)
+                await held.held()
+                await broker.flush(source)
+                listed = await get_journal(client, source)
+                listed.spec.suspend.level = pb.JournalSpec.Suspend.Level.FULL
+                listed.spec.suspend.offset = through[source]
+                suspended = pb.ApplyRequest.Change(
+                    upsert=listed.spec, expect_mod_revision=listed.mod_revision
+                )
+                await client.apply([suspended])
+                held.remove()
+                await member.through(through)
+                assert member.store.disk.state == {source: list(range(50))}
 
 
 async def test_a_source_is_a_recovery_log(client: Any):
