@@ -14,6 +14,7 @@ use super::{caught, identity};
 use crate::frames::{Frame, Framing};
 use crate::journal::{self, Format, Output, Place};
 use crate::sequence::{Bounds, Sequencer};
+use crate::uuid::number;
 use crate::Misuse;
 
 type State = ([u8; 6], u64, u64, i64);
@@ -341,9 +342,4 @@ fn to_python(py: Python<'_>, output: Output) -> PyResult<Bound<'_, PyAny>> {
         Output::Changed(text) => ("changed", text).into_pyobject(py)?,
     };
     Ok(told.into_any())
-}
-
-fn number(id: &[u8; 6]) -> u64 {
-    id.iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -95,10 +95,7 @@ impl Stamper {
         first: u64,
         step: u64,
     ) -> PyResult<Bound<'py, PyList>> {
-        if heads
-            .as_ref()
-            .is_some_and(|heads| heads.len() != rests.len())
-        {
+        if heads.as_ref().is_some_and(|it| it.len() != rests.len()) {
             return Err(PyValueError::new_err("heads and rests aren't as many"));
         }
         let mut clock = first;
