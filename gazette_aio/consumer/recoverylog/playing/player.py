@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import logging
 import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
@@ -27,6 +26,7 @@ from gazette_aio.consumer.recoverylog.playing.playback import Playback, Playback
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress, RateMeter
 from gazette_aio.consumer.recoverylog.playing.ranges import LogRange
 from gazette_aio.consumer.recoverylog.playing.reader import LogReader
+from gazette_aio.consumer.recoverylog.retries import retry_passing
 
 if TYPE_CHECKING:
     import os
@@ -34,13 +34,10 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.client.appends.futures import OpFuture
-    from gazette_aio.client.retry import Failure, RetryPolicy
     from gazette_aio.consumer.recoverylog.fsm import FSM
     from gazette_aio.protocol.recoverylog import FSMHints
 
 _logger = logging.getLogger(__name__)
-
-_PASSING: Final = (pb.FragmentStoreUnhealthyError, pb.IndexHasGreaterOffsetError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +362,7 @@ class Player:
         return (await self._append(f'determining head of "{log}"', request)).end
 
     async def _append(self, what: str, request: pb.AppendRequest, *content: bytes) -> pb.Fragment:
-        policy = _patient(self._client.retry_policy)
+        policy = retry_passing(self._client.retry_policy)
         try:
             response = await self._client.append(
                 request, *content, retry_policy=policy, timeout=math.inf
@@ -426,17 +423,6 @@ def _drained(chunks: list[bytes]) -> Iterator[bytes]:
     chunks.reverse()
     while chunks:
         yield chunks.pop()
-
-
-def _patient(policy: RetryPolicy) -> RetryPolicy:
-    """Return a policy that also waits out what only a broker or a store can mend."""
-    on_error = policy.on_error
-
-    def decide(failure: Failure) -> Any:
-        answer = on_error(failure) if on_error is not None else None
-        return True if answer is None and isinstance(failure.error, _PASSING) else answer
-
-    return dataclasses.replace(policy, on_error=decide)
 
 
 def _absolute(directory: str | os.PathLike[str]) -> Path:

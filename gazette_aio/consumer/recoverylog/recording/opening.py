@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.recoverylog.recording.encoder import LogEncoder
+from gazette_aio.consumer.recoverylog.retries import retry_passing
 
 if TYPE_CHECKING:
     from gazette_aio.client import AppendService, RetryPolicy
-    from gazette_aio.client.retry import Failure
     from gazette_aio.consumer.recoverylog.author import Author
     from gazette_aio.consumer.recoverylog.fsm import FSM
 
@@ -108,18 +108,9 @@ def _gone_on(log: str, read_through: int | None, head: int) -> pb.RecoveryError:
 
 def recorder_policy(base: RetryPolicy, *, is_fence_retried: bool) -> RetryPolicy:
     """Return a policy that holds on to the log, but for what only a new recorder can help."""
-
-    def decide(failure: Failure) -> bool | None:
-        if isinstance(
-            failure.error, pb.FragmentStoreUnhealthyError | pb.IndexHasGreaterOffsetError
-        ):
-            return True
-        return base.on_error(failure) if base.on_error is not None else None
-
     return dataclasses.replace(
-        base,
+        retry_passing(base),
         max_attempts=None,
         max_elapsed=None,
-        on_error=decide,
         retry_check_registers=is_fence_retried,
     )

@@ -13,7 +13,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio import connect
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import JournalClient
+from gazette_aio.client import JournalClient, RetryPolicy
 from gazette_aio.consumer.recoverylog import (
     FSM,
     LogHole,
@@ -633,6 +633,19 @@ async def test_a_store_that_is_unhealthy(
     rules = [broker.control.once("append", status=status) for status in unhealthy]
     await recover(client, directory)
     assert [rule.hits for rule in rules] == [1, 1]
+
+
+async def test_a_program_that_decides_otherwise(
+    broker: EmbeddedBroker, client: JournalClient, directory: Path
+):
+    """Its `on_error` is asked before the player waits for what only a store can mend."""
+    await appended(client, two_files())
+    broker.control.once("append", status=pb.Status.FRAGMENT_STORE_UNHEALTHY)
+    async with connect(
+        broker.endpoint, retry=RetryPolicy(on_error=lambda failure: False)
+    ) as refusing:
+        with pytest.raises(PlaybackError, match="FRAGMENT_STORE_UNHEALTHY"):
+            await recover(refusing, directory)
 
 
 async def test_a_full_disk(client: JournalClient, directory: Path, monkeypatch: pytest.MonkeyPatch):

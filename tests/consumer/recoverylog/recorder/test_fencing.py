@@ -12,7 +12,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import AppendService, JournalClient, RetryPolicy
+from gazette_aio.client import AppendService, JournalClient, RetryPolicy, connect
 from gazette_aio.consumer.recoverylog import (
     Author,
     Player,
@@ -250,6 +250,19 @@ async def test_statuses_that_pass(
         recorder.record_create("/strip/file")
         await recorder.barrier()
     assert (await play(client)).files == {"/file": b""}
+
+
+async def test_a_program_that_decides_otherwise(client: JournalClient, broker: EmbeddedBroker):
+    """Its `on_error` is asked before the recorder waits for what only a store can mend."""
+    async with connect(
+        broker.endpoint, retry=RetryPolicy(on_error=lambda failure: False)
+    ) as refusing:
+        recorder = await open_recorder(refusing)
+        broker.control.once("append", journal=LOG, status=pb.Status.FRAGMENT_STORE_UNHEALTHY)
+        recorder.record_create("/strip/file")
+        with pytest.raises(pb.FragmentStoreUnhealthyError):
+            await recorder.barrier()
+        await close(recorder)
 
 
 @pytest.mark.parametrize("status", [pb.Status.JOURNAL_NOT_FOUND, pb.Status.NOT_ALLOWED])
