@@ -84,8 +84,10 @@ class Connections:
         await in_turns(self._refuse())
         found: list[_Found] = []
         pause = _LOOK_SECONDS
-        # Race: the library may just have been accepting another connection.
-        while found := found or await in_turns(self._connected()):
+        # Race: the library may just have accepted another connection when the first look began.
+        while found := (
+            found or await in_turns(self._connected()) or await in_turns(self._connected())
+        ):
             is_late = loop.time() >= end
             found = await in_turns(_half_close(found, even_busy=is_late))
             if is_late:

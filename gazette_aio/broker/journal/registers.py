@@ -43,15 +43,13 @@ def update_registers(registers: pb.LabelSet, request: pb.AppendRequest) -> pb.La
     """Return the registers after an append, which subtracts label sets before it unites them.
 
     Raises:
-        RegistersTooLongError: The registers would be too long, and longer than now.
+        RegistersTooLongError: The registers would be too long.
     """
-    before = registers
     if request.HasField("subtract_registers"):
         registers = pb.subtract_label_set(registers, request.subtract_registers)
     if request.HasField("union_registers"):
         registers = pb.union_label_sets(request.union_registers, registers)
-    # Registers of earlier versions may be longer, and may still become shorter.
-    if (length := registers.ByteSize()) > MAX_REGISTERS_BYTES and length > before.ByteSize():
+    if (length := registers.ByteSize()) > MAX_REGISTERS_BYTES:
         raise RegistersTooLongError(
             f"registers are too long ({length} bytes; expected <= {MAX_REGISTERS_BYTES})"
         )

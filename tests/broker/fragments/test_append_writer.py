@@ -33,7 +33,6 @@ from gazette_aio.broker.fragments.append_writer import (
 from gazette_aio.broker.fragments.spool import Spool
 from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.host.workers import Workers
-from tests.cancellation import cancel_at_every_await
 from tests.waiting import turns
 
 KIB = 1 << 10
@@ -99,23 +98,15 @@ class FakeSpool:
 
 
 class FakeWorkers:
-    """Runs jobs when it's told to, or soon by itself."""
+    """Runs jobs when it's told to."""
 
-    def __init__(self, *, runs_soon: bool = False) -> None:
-        self._runs_soon = runs_soon
+    def __init__(self) -> None:
         self.jobs: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
-        self.count = 0
-        self.closed = False
 
     def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        if self.closed:
-            raise RuntimeError("the threads have ended")
-        self.count += 1
         assert not self.jobs, "two jobs of one append"
         future = asyncio.get_running_loop().create_future()
         self.jobs.append((future, function))
-        if self._runs_soon:
-            asyncio.get_running_loop().call_soon(self.run)
         return future
 
     def run(self) -> None:
@@ -160,58 +151,11 @@ def threads() -> Iterator[Workers]:
     workers.close()
 
 
-# Content
-
-
-@pytest.mark.parametrize("sizes", PATTERNS.values(), ids=PATTERNS)
-@pytest.mark.parametrize("late", [False, True])
-async def test_content_is_written_in_order(sizes: list[int], late: bool) -> None:
-    spool, workers = FakeSpool(), FakeWorkers()
-    writer = writer_of(spool, workers)
-    for chunk in chunks_of(sizes):
-        await finish(asyncio.create_task(writer.write(chunk)), workers)
-        if workers.jobs and not late:
-            workers.run()
-    await finish(asyncio.create_task(writer.flush()), workers)
-    assert bytes(spool.content) == joined(sizes)
-    assert not workers.jobs
-
-
-async def test_a_little_content_is_written_at_once() -> None:
-    spool, workers = FakeSpool(), FakeWorkers()
-    writer = writer_of(spool, workers)
-    for number in range(10):
-        await writer.write(b"a" * KIB)
-        assert len(spool.content) == (number + 1) * KIB
-    await writer.flush()
-    assert workers.count == 0
-
-
-async def test_a_job_begins_once_it_is_worth_one() -> None:
-    workers = FakeWorkers()
-    writer = writer_of(FakeSpool(), workers)
-    await writer.write(bytes(LEAST_BYTES - KIB))
-    assert not workers.jobs
-    await writer.write(bytes(KIB))
-    assert workers.jobs
-
-
-async def test_chunks_are_joined_to_batches() -> None:
-    spool, workers = FakeSpool(), FakeWorkers()
-    writer = writer_of(spool, workers)
-    for _ in range(100):
-        await writer.write(bytes(32 * KIB))
-    await finish(asyncio.create_task(writer.flush()), workers)
-    # One is written at once.
-    assert len(spool.writes) <= 2 + 100 * 32 * KIB // BATCH_BYTES
-    assert max(spool.writes) <= BATCH_BYTES
-
-
 # Memory
 
 
-@pytest.mark.parametrize("size", [1000, 32 * KIB, 700 * KIB, 3 * MIB])
-async def test_pending_content_is_bounded(size: int) -> None:
+async def test_pending_content_is_bounded() -> None:
+    size = 32 * KIB
     spool, workers = FakeSpool(), FakeWorkers()
     writer = writer_of(spool, workers)
     taken = 0
@@ -241,94 +185,7 @@ async def test_small_chunks_count_for_the_memory_which_they_take() -> None:
     await finish(task, workers)
 
 
-# Failures
-
-
-@pytest.mark.parametrize("sizes", PATTERNS.values(), ids=PATTERNS)
-async def test_a_failed_write_fails_the_append(sizes: list[int]) -> None:
-    content = joined(sizes)
-
-    async def append(fail_at: int) -> tuple[AppendWriter, FakeSpool, asyncio.Task[None]]:
-        spool, workers = FakeSpool(), FakeWorkers(runs_soon=True)
-        spool.fail_at = fail_at
-        writer = writer_of(spool, workers)
-
-        async def run() -> None:
-            for chunk in chunks_of(sizes):
-                await writer.write(chunk)
-            await writer.flush()
-
-        task = asyncio.create_task(run())
-        await asyncio.wait([task])
-        return writer, spool, task
-
-    _, spool, _ = await append(-1)
-    for fail_at in range(min(len(spool.writes), 50)):
-        writer, spool, task = await append(fail_at)
-        with pytest.raises(OSError, match="No space left"):
-            await task
-        assert content.startswith(spool.content)
-        assert await writer.abort() == len(spool.content) < len(content)
-        assert spool.rolled_back
-
-
-async def test_a_failed_job_fails_the_next_write() -> None:
-    spool, workers = FakeSpool(), FakeWorkers()
-    writer = writer_of(spool, workers)
-    spool.fail_at = 0
-    await writer.write(bytes(LEAST_BYTES))
-    workers.run()
-    for _ in range(2):
-        with pytest.raises(OSError, match="No space left"):
-            await writer.write(b"a")
-    with pytest.raises(OSError, match="No space left"):
-        await writer.flush()
-    assert await writer.abort() == 0
-    assert workers.count == 1
-
-
-async def test_writers_end_with_their_threads() -> None:
-    spool, workers = FakeSpool(), FakeWorkers()
-    writer = writer_of(spool, workers)
-    for _ in range(3):
-        await writer.write(bytes(BATCH_BYTES))
-    task = asyncio.create_task(writer.write(bytes(6 * MIB)))
-    assert await is_blocked(task)
-    workers.closed = True
-    workers.run()
-    with pytest.raises(RuntimeError, match="the threads have ended"):
-        await task
-    assert await writer.abort() == len(spool.content)
-    assert spool.rolled_back
-
-
 # Cancellation
-
-
-@pytest.mark.parametrize("name", ["longer than may be pending", "usual", "long and short"])
-async def test_cancelled_appends_leave_nothing_behind(name: str) -> None:
-    sizes = PATTERNS[name]
-    spool, workers = FakeSpool(), FakeWorkers(runs_soon=True)
-
-    async def append() -> None:
-        nonlocal spool
-        spool = FakeSpool()
-        writer = writer_of(spool, workers)
-        try:
-            for chunk in chunks_of(sizes):
-                await writer.write(chunk)
-                await asyncio.sleep(0)
-            await writer.flush()
-        except asyncio.CancelledError:
-            assert await writer.abort() == len(spool.content)
-            raise
-
-    async def check() -> None:
-        assert not workers.jobs
-        assert spool.rolled_back or spool.content == joined(sizes)
-
-    assert await cancel_at_every_await(append, check) > len(sizes)
-    assert not spool.rolled_back
 
 
 @asynccontextmanager
