@@ -38,7 +38,8 @@ def test_stops_of_a_broker_are_not_those_of_its_client() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, StarvedLoop)
         sent: asyncio.Queue[bytes] = asyncio.Queue()
-        with ReceiveGuard(silent(sent), Looks()) as receive:
+        rate = flow(min_rate=1000)  # The client may be silent for a second.
+        with ReceiveGuard(silent(sent), rate, Looks()) as receive:
 
             async def starve() -> None:
                 for _ in range(20):
@@ -48,18 +49,21 @@ def test_stops_of_a_broker_are_not_those_of_its_client() -> None:
                 await sent.put(b"late")
 
             starving = asyncio.create_task(starve())
-            rate = flow(min_rate=1000)  # The client may be silent for a second.
-            assert await receive.next(rate, math.inf) == b"late"
+            assert await receive.next(math.inf) == b"late"
             await starving
             # What the client spends while the broker runs counts.
             rate.spent = 1
             with pytest.raises(TimeoutError):
-                await receive.next(rate, math.inf)
+                await receive.next(math.inf)
 
     with asyncio.Runner(loop_factory=StarvedLoop) as runner:
         runner.run(main())
 
 
 async def test_the_end_of_a_token_is_one_for_any_broker() -> None:
-    with ReceiveGuard(silent(asyncio.Queue()), Looks()) as receive, pytest.raises(TimeoutError):
-        await receive.next(flow(min_rate=0), asyncio.get_running_loop().time() + 0.01)
+    rate, looks = flow(min_rate=0), Looks()
+    with (
+        ReceiveGuard(silent(asyncio.Queue()), rate, looks) as receive,
+        pytest.raises(TimeoutError),
+    ):
+        await receive.next(asyncio.get_running_loop().time() + 0.01)

@@ -4,6 +4,10 @@ A journal earns allowance at its maximum rate, for up to ten seconds, and each c
 spends allowance. The client begins with the minimum rate of one second, earns the bytes that it
 sends, spends the minimum rate over time, and is cut off when nothing is left. Time is an argument,
 in milliseconds of any monotonic clock.
+
+Only time in which the broker could read is charged to the client. A broker on a starved machine
+neither reads nor runs its timers. So a wait is checked at intervals, and the delay of each check is
+subtracted from its interval.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from dataclasses import dataclass
 BANK_SECONDS = 10
 QUANTUM_MILLIS = 50
 """Interval at which a waiting append is checked, in milliseconds."""
+LOOK_MILLIS = 100
+"""Interval of checks of a wait, in milliseconds."""
 
 
 @dataclass(slots=True)
@@ -35,6 +41,7 @@ class FlowControl:
     """
 
     __slots__ = (
+        "_since",
         "charge",
         "delayed_chunks",
         "journal",
@@ -42,6 +49,7 @@ class FlowControl:
         "min_rate",
         "spent",
         "total_chunks",
+        "waited_millis",
     )
 
     def __init__(
@@ -54,6 +62,9 @@ class FlowControl:
         self.total_chunks: int = 0
         self.delayed_chunks: int = 0
         self.spent: int = 0
+        self.waited_millis: float = 0.0
+        """Time of the present or last wait which counts."""
+        self._since = 0.0
         if journal.last_millis == 0:
             journal.balance = max_rate
             journal.last_millis = now_millis
@@ -62,6 +73,29 @@ class FlowControl:
             # The limit may have been lowered since the last append.
             journal.balance = min(journal.balance, max_rate * BANK_SECONDS)
         self.spent = min_rate
+
+    def begin_wait(self, now_millis: float) -> None:
+        """Begin to wait for the client. The time before wasn't the client's."""
+        self.skip(int(now_millis))
+        self.waited_millis = 0.0
+        self._since = now_millis
+
+    def look(self, due_millis: float, now_millis: float) -> bool:
+        """Account for the wait since the last check; return whether the client is silent too long.
+
+        Args:
+            due_millis: Planned time of the check; after `now_millis` if the wait ends before.
+            now_millis: Current time.
+        """
+        late = max(0.0, now_millis - due_millis)
+        self.waited_millis += max(0.0, min(now_millis, due_millis) - self._since - late)
+        self._since = now_millis
+        return self.waited_millis >= self.patience_millis()
+
+    def end_wait(self, due_millis: float, now_millis: float) -> bool:
+        """Account for a wait that ends by a message; return False if the client is too slow."""
+        self.look(due_millis, now_millis)
+        return self.tick(int(now_millis), int(self.waited_millis))
 
     def tick(self, now_millis: int, waited_millis: int) -> bool:
         """Account for passed time; return False if the client is too slow.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from gazette_aio.broker.journal.patience import LOOK_SECONDS, Patience
+from gazette_aio.broker.journal.flow_control import LOOK_MILLIS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ class Looks:
     """Looks at receivers at intervals, by one timer for all."""
 
     def __init__(self) -> None:
-        self.due: float = 0.0
+        self.due_millis: float = 0.0
         """Time of the next look, if there are receivers."""
         self._receivers: set[ReceiveGuard[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -36,8 +36,8 @@ class Looks:
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()
-        self.due = loop.time() + LOOK_SECONDS
-        self._timer = loop.call_at(self.due, self._look)
+        self.due_millis = loop.time() * 1000 + LOOK_MILLIS
+        self._timer = loop.call_later(LOOK_MILLIS / 1000, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -48,17 +48,22 @@ class Looks:
 
 
 class ReceiveGuard(Generic[T]):
-    """Receives from an iterator with time limits; a context manager for one task."""
+    """Receives from an iterator with time limits; a context manager for one task.
 
-    def __init__(self, messages: AsyncIterator[T], looks: Looks) -> None:
+    Args:
+        flow: Flow of the client, which is charged for waits, but not for time in which the broker
+            couldn't read.
+    """
+
+    def __init__(self, messages: AsyncIterator[T], flow: FlowControl, looks: Looks) -> None:
         self._messages = messages
+        self._flow = flow
         self._looks = looks
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "outside of a task"
         self._task = task
         self._cancelling = task.cancelling()
-        self._patience = Patience()
         self._until = 0.0
         self._waiting = False
         self._expired = False
@@ -70,16 +75,10 @@ class ReceiveGuard(Generic[T]):
     def __exit__(self, *_: object) -> None:
         self._looks.remove(self)
 
-    def millis(self) -> int:
-        """Return the time of flows, in milliseconds."""
-        return int(self._loop.time() * 1000)
-
-    async def next(self, flow: FlowControl, until: float) -> T | None:
+    async def next(self, until: float) -> T | None:
         """Return the next message, or None at the end.
 
         Args:
-            flow: Flow of the client, which is charged for the wait, but not for time in which the
-                broker couldn't read.
             until: Latest time, by the loop's clock. The wait ends at the next look after it.
 
         Raises:
@@ -87,9 +86,7 @@ class ReceiveGuard(Generic[T]):
 
         Cancellation: poisons — the iterator can't be used any more.
         """
-        now = self._loop.time()
-        flow.skip(int(now * 1000))
-        self._patience.begin(now, flow.patience_millis() / 1000)
+        self._flow.begin_wait(self._loop.time() * 1000)
         self._until = until
         self._waiting = True
         try:
@@ -102,15 +99,15 @@ class ReceiveGuard(Generic[T]):
             raise
         finally:
             self._waiting = False
-        now = self._loop.time()
-        self._patience.look(self._looks.due, now)
-        if not flow.tick(int(now * 1000), int(self._patience.waited * 1000)):
+        if not self._flow.end_wait(self._looks.due_millis, self._loop.time() * 1000):
             raise TimeoutError
         return message
 
     def look(self) -> None:
         """End a wait that has lasted too long."""
         now = self._loop.time()
-        if self._waiting and (self._patience.look(self._looks.due, now) or now >= self._until):
+        if self._waiting and (
+            self._flow.look(self._looks.due_millis, now * 1000) or now >= self._until
+        ):
             self._expired, self._waiting = True, False
             self._task.cancel()

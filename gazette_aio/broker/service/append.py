@@ -287,13 +287,13 @@ class _Append:
         begin = spool.end
         committed = False
         writer: AppendWriter | None = None
-        receive = ReceiveGuard(self._messages, core.looks)
         flow = FlowControl(
             head.flow,
             max_rate=effective_max_rate(spec.max_append_rate, options.max_append_rate),
             min_rate=options.min_append_rate,
-            now_millis=receive.millis(),
+            now_millis=_loop_millis(),
         )
+        receive = ReceiveGuard(self._messages, flow, core.looks)
         try:
             with receive:
                 while (content := await self._receive(receive, flow, replica)) is not None:
@@ -344,7 +344,7 @@ class _Append:
         """Return the content of the next message, empty to commit, None at the end."""
         until = math.inf if self._until is None else self._until.loop_time
         try:
-            message = await receive.next(flow, until)
+            message = await receive.next(until)
         except TimeoutError:
             self._check_token()
             raise self._machine.underflow() from None
@@ -363,7 +363,7 @@ class _Append:
                 flow.lift()  # Whoever comes next isn't to wait for a journal of the past.
                 continue
             await asyncio.sleep(hold / 1000)
-            flow.tick(receive.millis(), hold)
+            flow.tick(_loop_millis(), hold)
         return content
 
     def _check_token(self) -> None:
@@ -396,3 +396,7 @@ class _Append:
         if not (request.HasField("union_registers") or request.HasField("subtract_registers")):
             return None
         return await process(self._core, update_registers, registers, request)
+
+
+def _loop_millis() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

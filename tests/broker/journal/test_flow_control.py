@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.broker.journal.flow_control import FlowBalance, FlowControl, effective_max_rate
+from gazette_aio.broker.journal.flow_control import (
+    LOOK_MILLIS,
+    FlowBalance,
+    FlowControl,
+    effective_max_rate,
+)
 
 
 def flow(
@@ -121,3 +127,70 @@ def test_rates_hold(max_rate: int, steps: list[tuple[int, int]]) -> None:
         if max_rate:
             assert passed <= max_rate * (1 + (now - start) / 1000) + 1
     assert fc.total_chunks == len(steps)
+
+
+# Only time that the broker was there to see is charged
+
+
+def waited(lates: list[float]) -> tuple[float, bool]:
+    """Return what counts of a wait whose looks are late by these times, and whether it's over."""
+    fc, now, over = patient(), 100_000.0, False
+    fc.begin_wait(now)
+    for late in lates:
+        due = now + LOOK_MILLIS
+        now = due + late
+        over = fc.look(due, now)
+    return fc.waited_millis, over
+
+
+def patient() -> FlowControl:
+    """Return the flow of a client that may be silent for a second."""
+    fc = flow(max_rate=0)
+    fc.spent = 950
+    assert fc.patience_millis() == 1000
+    return fc
+
+
+def test_a_broker_that_looks_in_time_charges_the_client_for_all() -> None:
+    assert waited([0.0] * 9) == (pytest.approx(900), False)
+    assert waited([0.0] * 11) == (pytest.approx(1100), True)
+
+
+def test_a_starved_broker_charges_the_client_for_nothing() -> None:
+    assert waited([LOOK_MILLIS, 250, 5000, 3_600_000] * 10) == (0.0, False)
+    # One long stop costs the client nothing of what it has left after that.
+    assert waited([0.0] * 8 + [60_000] + [0.0]) == (pytest.approx(900), False)
+    assert waited([0.0] * 8 + [60_000] + [0.0] * 3) == (pytest.approx(1100), True)
+
+
+def test_a_busy_broker_charges_the_client_for_less() -> None:
+    assert waited([40] * 10) == (pytest.approx(600), False)
+    assert waited([40] * 17) == (pytest.approx(1020), True)
+
+
+def test_a_message_ends_a_wait_at_any_time() -> None:
+    fc = patient()
+    fc.begin_wait(100_000)
+    due = 100_000 + LOOK_MILLIS
+    assert not fc.look(due, 100_030)
+    assert fc.waited_millis == pytest.approx(30)
+    # The same look is due within the next wait, which didn't begin with its interval.
+    fc.begin_wait(100_050)
+    assert not fc.look(due, 100_100)
+    assert fc.waited_millis == pytest.approx(50)
+    fc.begin_wait(100_100)
+    assert fc.end_wait(due + 100, 190_000)  # The broker saw the message long after it came.
+    assert fc.waited_millis == 0.0
+
+
+def test_clients_that_may_be_silent_are_not_looked_at() -> None:
+    fc = FlowControl(FlowBalance(), max_rate=0, min_rate=0, now_millis=0)
+    fc.begin_wait(100.0)
+    assert not fc.look(10**9, 10**9)
+
+
+@given(st.lists(st.floats(0, 10_000), max_size=50))
+def test_no_more_counts_than_there_was(lates: list[float]) -> None:
+    counted, _ = waited(lates)
+    assert 0 <= counted <= LOOK_MILLIS * len(lates) + 1e-3
+    assert counted >= sum(LOOK_MILLIS - late for late in lates) - 1e-3
