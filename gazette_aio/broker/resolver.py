@@ -122,7 +122,8 @@ class Resolver:
                 raise RpcError(STOPPED)
             raise RpcError("context deadline exceeded", "DEADLINE_EXCEEDED")
         item = self._runtime.space.get(strip_meta(journal))
-        if item is None or not _is_visible(item, claims):
+        visible = visibility(claims.selector)
+        if item is None or not (visible is None or visible(item.labels)):
             return Resolution(pb.Status.JOURNAL_NOT_FOUND, self.unrouted(), None)
         if item.spec.suspend.level == _FULL:
             return Resolution(pb.Status.SUSPENDED, self.unrouted(), item)
@@ -186,11 +187,6 @@ def excluding_prefixes(claims: pb.Claims) -> pb.Claims:
     exclude = with_name_prefixes(selector).exclude
     selector = pb.LabelSelector(include=selector.include, exclude=exclude)
     return dataclasses.replace(claims, selector=selector)
-
-
-def _is_visible(item: JournalItem, claims: pb.Claims) -> bool:
-    predicate = visibility(claims.selector)
-    return predicate is None or predicate(item.labels)
 
 
 def _text(process_id: pb.ProcessSpec.ID) -> str:

@@ -19,31 +19,19 @@ class FragmentIndex:
     """All fragments of a journal: listed in its stores, or only local."""
 
     def __init__(self) -> None:
-        self._cover = FragmentCover()
+        self.cover: FragmentCover = FragmentCover()
+        """The fragments as of now, for readers."""
+        self.ended: bool = False
+        """Whether waits for a change have ended."""
+        self.waiters: int = 0
+        """Number of readers that wait for a change."""
         self._changed = Signal()
-        self._ended = False
-        self._waiters = 0
         self._local = FragmentCover()
         self._persisted: list[tuple[int, IndexEntry]] = []
         self._generation = 0
 
     def __repr__(self) -> str:
-        return f"<FragmentIndex {self._cover} waiters={self._waiters}>"
-
-    @property
-    def cover(self) -> FragmentCover:
-        """The fragments as of now, for readers."""
-        return self._cover
-
-    @property
-    def ended(self) -> bool:
-        """Whether waits for a change have ended."""
-        return self._ended
-
-    @property
-    def waiters(self) -> int:
-        """Number of readers that wait for a change."""
-        return self._waiters
+        return f"<FragmentIndex {self.cover} waiters={self.waiters}>"
 
     def next_change(self) -> asyncio.Event:
         """Return the event of the next change. Take it before looking at the cover."""
@@ -54,27 +42,27 @@ class FragmentIndex:
 
         Cancellation: safe.
         """
-        self._waiters += 1
+        self.waiters += 1
         try:
             return await wait_until(change, until)
         finally:
-            self._waiters -= 1
+            self.waiters -= 1
 
     def end(self) -> None:
         """Let readers see the end of their streams rather than wait. Idempotent."""
-        self._ended = True
+        self.ended = True
         self._changed.set()
 
     def add_local(self, entry: IndexEntry) -> None:
         """Add a local fragment, or a further extent of it."""
         self._local.add(entry)
-        self._cover.add(entry)
+        self.cover.add(entry)
         self._changed.set()
 
     def add_persisted(self, entry: IndexEntry) -> None:
         """Replace a local fragment by its persisted form."""
         self._local.drop_inside(entry.begin, entry.end)
-        self._cover.add(entry)
+        self.cover.add(entry)
         self._generation += 1
         self._persisted.append((self._generation, entry))
         self._changed.set()
@@ -92,5 +80,5 @@ class FragmentIndex:
         self._local = self._local.without_covered(listed)
         for entry in self._local:
             listed.add(entry)
-        self._cover = listed
+        self.cover = listed
         self._changed.set()  # Readers look again, and find out whether anything is different.

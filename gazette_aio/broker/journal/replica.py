@@ -322,14 +322,13 @@ class Replica:
 
     # Listing
 
-    async def use(self) -> None:
-        """Declare a use of the journal. List its stores if the journal was unused for long.
+    def use(self) -> bool:
+        """Declare a use of the journal; return False if it was unused for long.
 
-        Cancellation: safe — the next use lists them.
+        Its stores are to be listed then.
         """
         self._used = True
-        if self._idle:
-            await self.keep_listed()
+        return not self._idle
 
     async def keep_listed(self) -> None:
         """List the stores now, and again after each refresh interval.

@@ -60,6 +60,17 @@ class Replicas:
 
     # Opening
 
+    def ready(self, item: JournalItem) -> Replica | None:
+        """Return the replica of a journal, and declare its use, if `get` needn't wait for it."""
+        replica = self._replicas.get(item.name)
+        if (
+            replica is None
+            or replica in self._opening
+            or replica.item.create_revision != item.create_revision
+        ):
+            return None
+        return replica if replica.use() else None
+
     async def get(self, item: JournalItem) -> Replica:
         """Return the replica of a journal, recovered and with its stores listed.
 
@@ -102,7 +113,8 @@ class Replicas:
                 if opening.cancelled() and not _is_cancelled():
                     raise ReplicaFailedError(STOPPED) from None
                 raise
-        await replica.use()
+        if not replica.use():
+            await replica.keep_listed()
         return replica
 
     async def _open(self, replica: Replica, leaving: asyncio.Task[None] | None) -> None:

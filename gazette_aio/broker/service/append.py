@@ -184,6 +184,9 @@ class _Append:
         if not (stores := item.spec.fragment.stores):
             return await self._replica(item)
         core = self._core
+        replica = core.replicas.ready(item)
+        if replica and replica.is_listed and core.stores.get(item.first_store).is_healthy:
+            return replica
         clock, wait = core.clock, core.options.store_wait
         give_up = clock.monotonic() + wait
         is_remote = any(core.stores.get(url).is_remote for url in stores)

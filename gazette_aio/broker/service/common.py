@@ -46,12 +46,8 @@ async def validate(core: BrokerCore, request: Message) -> None:
 
     Cancellation: safe — takes effect after the validation.
     """
-    await process(core, _validate, request)
-
-
-def _validate(request: Message) -> None:
     try:
-        pb.validate(request)
+        await process(core, pb.validate, request)
     except pb.ValidationError as error:
         raise RpcError(str(error)) from None
 

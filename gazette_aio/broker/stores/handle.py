@@ -110,6 +110,11 @@ class StoreHandle:
         return self._running is not None
 
     @property
+    def is_healthy(self) -> bool:
+        """Whether the store is known to be healthy, and no check is due."""
+        return not self._problem and self._clock.monotonic() < self._due
+
+    @property
     def is_replaced(self) -> bool:
         """Whether another store replaces the store of the URL."""
         return self.store is not self._own[0]
