@@ -6,8 +6,10 @@ beside tasks. It differs in three ways:
 
 * It needs no event loop until somebody observes it. Appends are made by the hundred thousand.
 * Nobody has to retrieve its error.
-* It can't be cancelled. `cancel()`, which asyncio's functions call when those who wait in them are
-  cancelled, releases exactly those, and the operation goes on.
+* It can't be cancelled. `asyncio.gather()` and, before Python 3.12, `asyncio.wait_for()` call
+  `cancel()` when their task is cancelled or its time is over. This ends their wait, and the
+  operation goes on for all others. A `gather()` whose own `cancel()` is called by another task than
+  the one that made it ends with the operation.
 """
 
 from __future__ import annotations
@@ -15,10 +17,9 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextvars
-import inspect
 import logging
 import types
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -49,7 +50,8 @@ else:
 class OpFuture(_Future[T], abc.ABC):
     """Completion of an operation. Equal to itself only.
 
-    Awaiting it returns the operation's result, or raises its error.
+    Awaiting it returns the operation's result, or raises its error. Call `asyncio.gather()` in the
+    task that awaits it: only then can the wait be cancelled before the operation completes.
 
     Cancellation: safe — the operation goes on.
     """
@@ -91,21 +93,18 @@ class OpFuture(_Future[T], abc.ABC):
         return self._value()
 
     def cancel(self, msg: Any | None = None) -> bool:  # noqa: ARG002 - as of asyncio's futures.
-        """Release the asyncio function that calls this, as the task waiting in it was cancelled.
+        """End the wait of a task that is being cancelled, or else of the running task.
 
-        The operation goes on, and others go on waiting for it. `asyncio.gather()` and, before
-        Python 3.12, `asyncio.wait_for()` need this in order to end.
+        This calls the callbacks that these tasks have registered last, by which functions such as
+        `asyncio.gather()` wait. The operation goes on, and other tasks go on waiting for it.
 
         Returns:
-            Whether a waiting task was released.
+            Whether there were such callbacks.
         """
-        frame = inspect.currentframe()
-        caller = frame.f_back if frame is not None else None
-        canceller = caller.f_locals.get("self") if caller is not None else None
-        return not self.done() and self.operation.release(self, canceller)
+        return not self.done() and self.operation.release(self)
 
     def cancelled(self) -> bool:
-        """Whether the operation is pending, and `cancel()` released a waiting task."""
+        """Whether the operation is pending, and `cancel()` ended a wait."""
         return self.operation.has_released and not self.done()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -131,16 +130,18 @@ class OpFuture(_Future[T], abc.ABC):
         self._check_awaitable()
         observer = _Observer(self, fn, context)
         if self.done():
-            observer.notify()
+            observer()
         else:
-            self.operation.observe(observer)
+            self.operation.when_done(observer)
 
     def _check_awaitable(self) -> None:
         """Raise RuntimeError if the operation can't be awaited yet."""
 
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
         """Forget `fn`, and return how many times it was registered and not yet called."""
-        return self.operation.forget_callback(self, fn)
+        return self.operation.forget(
+            lambda seen: isinstance(seen, _Observer) and seen.future is self and seen.callback == fn
+        )
 
     def _make_cancelled_error(self) -> asyncio.CancelledError:
         return asyncio.CancelledError()  # Asked for by `asyncio.gather()`.
@@ -156,7 +157,7 @@ class OpFuture(_Future[T], abc.ABC):
 class _Observer:
     """A callback of a future, and the task that registered it."""
 
-    __slots__ = ("callback", "context", "future", "loop", "task")
+    __slots__ = ("callback", "cancellations", "context", "future", "loop", "task")
 
     def __init__(
         self,
@@ -169,14 +170,17 @@ class _Observer:
         self.context: contextvars.Context = context or contextvars.copy_context()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
+        self.cancellations: int = 0 if self.task is None else self.task.cancelling()
 
-    def is_of(self, gathered: object) -> bool:
-        """Whether the callback is the one by which `gathered` waits for its parts."""
-        cells = getattr(self.callback, "__closure__", None) or ()
-        return any(cell.cell_contents is gathered for cell in cells)
+    def is_being_cancelled(self) -> bool:
+        """Whether the task was cancelled after the callback was registered."""
+        return self.task is not None and self.task.cancelling() > self.cancellations
 
-    def notify(self, future: asyncio.Future[Any] | None = None) -> None:
-        self.loop.call_soon(self.callback, future or self.future, context=self.context)
+    def __call__(self) -> None:
+        self.loop.call_soon(self.callback, self.future, context=self.context)
+
+
+_Watcher: TypeAlias = "Callable[[], None] | asyncio.Future[None]"
 
 
 class AsyncOperation(OpFuture[None]):
@@ -186,9 +190,9 @@ class AsyncOperation(OpFuture[None]):
 
     def __init__(self) -> None:
         self._outcome: object = _PENDING
-        self._watchers: list[Callable[[], None] | asyncio.Future[None] | _Observer] | None = None
+        self._watchers: list[_Watcher] | None = None
         self.has_released: bool = False
-        """Whether somebody who waited was released before completion."""
+        """Whether a wait was ended before completion."""
 
     @property
     def operation(self) -> AsyncOperation:
@@ -210,9 +214,7 @@ class AsyncOperation(OpFuture[None]):
         watchers, self._watchers = self._watchers, None
         for watcher in watchers or ():
             try:
-                if isinstance(watcher, _Observer):
-                    watcher.notify()
-                elif callable(watcher):
+                if callable(watcher):
                     watcher()
                 elif not watcher.done():
                     watcher.set_result(None)
@@ -242,63 +244,48 @@ class AsyncOperation(OpFuture[None]):
         """Call `callback` within `resolve()`, or at once if that was called. It must not raise."""
         if self._outcome is not _PENDING:
             callback()
+        elif self._watchers is None:
+            self._watchers = [callback]
         else:
-            self.observe(callback)
+            self._watchers.append(callback)
 
-    def observe(self, watcher: Callable[[], None] | asyncio.Future[None] | _Observer) -> None:
-        """Notify `watcher` upon completion, which is to come."""
-        if self._watchers is None:
-            self._watchers = [watcher]
-        else:
-            self._watchers.append(watcher)
+    def forget(self, is_meant: Callable[[_Watcher], bool]) -> int:
+        """Forget callbacks and waiters that weren't notified yet, and return their number."""
+        watchers = self._watchers or []
+        left = [watcher for watcher in watchers if not is_meant(watcher)]
+        forgotten = len(watchers) - len(left)
+        watchers[:] = left
+        return forgotten
 
-    def forget(self, watcher: Callable[[], None] | asyncio.Future[None]) -> None:
-        """Forget a waiter or a callback of `when_done()`, which may have been notified."""
-        if self._watchers is not None and watcher in self._watchers:
-            self._watchers.remove(watcher)
-
-    def forget_callback(self, future: OpFuture[Any], callback: Callable[[Any], object]) -> int:
-        """Forget `callback` of `future`, and return how many times it was registered."""
-        return len(self._take(lambda seen: seen.future is future and seen.callback == callback))
-
-    def release(self, future: OpFuture[Any], canceller: object) -> bool:
-        """Notify callbacks of `future` that it was cancelled, though it wasn't.
-
-        Args:
-            future: The future whose `cancel()` was called.
-            canceller: The object whose method called it: the future of a `gather()`, or any other.
+    def release(self, future: OpFuture[Any]) -> bool:
+        """Call the callbacks by which cancelled tasks, or the running task, wait for `future`.
 
         Returns:
             Whether there were any.
         """
-        if asyncio.isfuture(canceller):
-            gathered: object = canceller
-            released = self._take(lambda seen: seen.future is future and seen.is_of(gathered))
-        else:
-            # Invariant: `wait_for()` registers its callback, and cancels at once.
-            last = self._watchers[-1] if self._watchers else None
-            running = asyncio.current_task()
-            released = self._take(
-                lambda seen: seen is last and seen.future is future and seen.task is running
-            )
+        # Invariant: a task waits in one function at a time, which was the last to register.
+        last = {
+            seen.task: seen
+            for seen in self._watchers or ()
+            if isinstance(seen, _Observer) and seen.task is not None and seen.future is future
+        }
+        released = [seen for seen in last.values() if seen.is_being_cancelled()]
+        running = asyncio.current_task()
+        if not released and running in last:
+            # `wait_for()` cancels when its time is over, and a task may cancel its `gather()`.
+            released = [last[running]]
+        if not released:
+            return False
+        self.has_released = True
+        self.forget(lambda seen: seen in released)
         for observer in released:
-            self.has_released = True
-            stand_in: asyncio.Future[Any] = observer.loop.create_future()
-            stand_in.cancel()
-            observer.notify(stand_in)
-        return bool(released)
-
-    def _take(self, is_meant: Callable[[_Observer], bool]) -> list[_Observer]:
-        watchers = self._watchers or []
-        taken = [seen for seen in watchers if isinstance(seen, _Observer) and is_meant(seen)]
-        for observer in taken:
-            watchers.remove(observer)
-        return taken
+            observer()
+        return True
 
     def waiter(self) -> asyncio.Future[None]:
         """Return a future of the running task, to be awaited until completion.
 
-        If the wait is broken off, hand the future to `forget()`.
+        If the wait is broken off, `leave()` it.
         """
         # Race: each task that awaits has a future of its own: cancelling one concerns no other.
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -310,6 +297,11 @@ class AsyncOperation(OpFuture[None]):
         else:
             self._watchers.append(future)
         return future
+
+    def leave(self, waiter: asyncio.Future[None]) -> None:
+        """Forget a waiter, which may have been notified."""
+        if self._watchers is not None and waiter in self._watchers:
+            self._watchers.remove(waiter)
 
     def __repr__(self) -> str:
         if self._outcome is _PENDING:
@@ -343,5 +335,5 @@ def _park(operation: AsyncOperation) -> Generator[Any, None, None]:
     try:
         yield from waiter
     except BaseException:
-        operation.forget(waiter)
+        operation.leave(waiter)
         raise

@@ -193,7 +193,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
                 try:
                     yield from waiter
                 except BaseException:
-                    operation.forget(waiter)
+                    operation.leave(waiter)
                     raise
                 finally:
                     if timer is not None:
