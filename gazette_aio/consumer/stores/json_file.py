@@ -18,6 +18,7 @@ from gazette_aio.aio.file_lock import locked
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
+from gazette_aio.consumer.stores.failures import explained
 from gazette_aio.consumer.stores.fence import fenced
 from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.state_file import decode_state_file, encode_state_file
@@ -189,9 +190,9 @@ class JSONFileStore(Generic[S]):
             if os.pread(fence, 64, 0) != self._fence:
                 raise fenced()
             self._write_next(content)
-            with _explained("renaming next => current"):
+            with explained("renaming next => current"):
                 (self.directory / _NEXT).replace(self.directory / _CURRENT)
-            with _explained("syncing the directory of the state file"):
+            with explained("syncing the directory of the state file"):
                 descriptor = os.open(self.directory, os.O_RDONLY)
                 try:
                     os.fsync(descriptor)
@@ -200,10 +201,10 @@ class JSONFileStore(Generic[S]):
 
     def _take(self) -> bytes:
         """Fence off other stores of the directory. Runs in a thread."""
-        with _explained("opening state file"):
+        with explained("opening state file"):
             self.directory.mkdir(parents=True, exist_ok=True)
         taken = secrets.token_hex(16).encode()
-        with self._locked() as fence, _explained("writing the fence"):
+        with self._locked() as fence, explained("writing the fence"):
             os.pwrite(fence, taken, 0)
         return taken
 
@@ -216,7 +217,7 @@ class JSONFileStore(Generic[S]):
         """
         fence = self.directory / _FENCE
         with contextlib.ExitStack() as stack:
-            with _explained("locking the fence"):
+            with explained("locking the fence"):
                 try:
                     descriptor = stack.enter_context(
                         locked(lambda: os.open(fence, os.O_RDWR | os.O_CREAT, 0o600))
@@ -227,10 +228,10 @@ class JSONFileStore(Generic[S]):
 
     def _write_next(self, content: bytes) -> None:
         # Not exclusive: the file of a transaction that was rolled back may be there.
-        with _explained("creating state file"):
+        with explained("creating state file"):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
             file = os.fdopen(os.open(self.directory / _NEXT, flags, 0o600), "wb", buffering=0)
-        with file, _explained("closing state file"):
+        with file, explained("closing state file"):
             view = memoryview(content)
             while view:
                 view = view[file.write(view) :]
@@ -246,7 +247,7 @@ def _replace_recorded(recorder: Recorder, content: bytes) -> OpFuture[Any]:
     # Recovery logs need an extra, and a file of this machine doesn't.
     from gazette_aio.consumer.recoverylog import RecordedDir  # noqa: PLC0415
 
-    with _explained("replacing state file"):
+    with explained("replacing state file"):
         RecordedDir(recorder).write_file_atomic(_CURRENT, content, temporary=_NEXT)
     return recorder.barrier()
 
@@ -267,14 +268,6 @@ async def _unlocked(call: Callable[[], T], pause: Callable[[float], Awaitable[No
             return await in_thread(call)
         await pause(seconds)
         seconds = min(2 * seconds, _LAST_PAUSE)
-
-
-@contextlib.contextmanager
-def _explained(step: str) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{step}: {error}") from error
 
 
 async def _read(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mssql, mysql, oracle
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 TABLE: Final = "gazette_checkpoints"
 """Default name of the table. Stores of Go and Python may share it."""
 
-_NAME: Final = (
-    sa.Text()
-    .with_variant(sa.String(700), "mysql", "mariadb")
-    .with_variant(oracle.VARCHAR2(1000), "oracle")
-    .with_variant(mssql.NVARCHAR(450), "mssql")
-)
+_NAME: Final = sa.Text().with_variant(sa.String(700), "mysql", "mariadb")
 _FENCE: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _CHECKPOINT: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 

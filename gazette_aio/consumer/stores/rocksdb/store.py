@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import json
 import logging
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
+from gazette_aio.consumer.stores.failures import explained
 from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.rocksdb import encoding
 from gazette_aio.consumer.stores.rocksdb.capture import DirectoryCapture
@@ -27,7 +27,7 @@ except ImportError as _error:
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Generator, Iterator
+    from collections.abc import Collection, Iterator
 
     from google.protobuf.message import Message
 
@@ -130,7 +130,7 @@ class RocksDBStore:
         for changes in (self._pending, self._committing):
             if key in changes:
                 return changes[key]
-        with _explained("reading"):
+        with explained("reading the database", Exception):
             value: bytes | None = self.db.get(key)
             return value
 
@@ -269,7 +269,7 @@ class RocksDBStore:
         options.set_recycle_log_file_num(0)
         options.set_allow_mmap_writes(False)
         options.set_max_manifest_file_size(MAX_MANIFEST_BYTES)
-        with _explained("opening"):
+        with explained("opening the database", Exception):
             self.directory.mkdir(parents=True, exist_ok=True)
             # Before: opening a database changes its files.
             capture = None if recorder is None else DirectoryCapture(self.directory, recorder)
@@ -309,7 +309,7 @@ class RocksDBStore:
         *,
         sync: bool,
     ) -> None:
-        with _explained("writing"):
+        with explained("writing the database", Exception):
             for key, value in changes.items():
                 if value is None:
                     batch.delete(key)
@@ -329,7 +329,7 @@ class RocksDBStore:
             self._committing = {}
 
     def _read_checkpoint(self) -> Checkpoint:
-        with _explained("reading"):
+        with explained("reading the database", Exception):
             stored: bytes | None = self.db.get(encoding.CHECKPOINT_KEY)
             if stored is not None:
                 return Checkpoint.FromString(stored)
@@ -348,7 +348,7 @@ class RocksDBStore:
     def _flush_long_logs(self, capture: DirectoryCapture) -> None:
         """Flush long logs, and record the tables. Runs in a thread."""
         if capture.live_log_bytes >= FLUSHED_LOG_BYTES:
-            with _explained("flushing"):
+            with explained("flushing the database", Exception):
                 capture.capture(lambda: self.db.flush(wait=True))
 
     def _close(self) -> None:
@@ -389,14 +389,3 @@ def _check_mode(directory: Path) -> None:
     config = json.loads((directory / _CONFIG).read_bytes())
     if not config.get("raw_mode"):
         raise ConfigurationError("RocksDBStore takes options of raw_mode=True")
-
-
-@contextlib.contextmanager
-def _explained(step: str) -> Generator[None]:
-    """Raise failures of the database as those of a store."""
-    try:
-        yield
-    except (StoreError, ConfigurationError):
-        raise
-    except Exception as error:
-        raise StoreError(f"{step} the database: {error}") from error

@@ -1,0 +1,25 @@
+"""Failures of files and databases as those of stores."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from gazette_aio.protocol.errors import GazetteError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+@contextlib.contextmanager
+def explained(step: str, failures: type[Exception] = OSError) -> Generator[None]:
+    """Raise failures of the block as a StoreError, with the step before their text.
+
+    Errors of this package pass as they are.
+    """
+    try:
+        yield
+    except GazetteError:
+        raise
+    except failures as error:
+        raise StoreError(f"{step}: {error}") from error
