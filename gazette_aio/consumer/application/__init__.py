@@ -13,7 +13,7 @@ from gazette_aio.consumer.application.application import (
     MessageProducer,
     MessageSink,
 )
-from gazette_aio.consumer.application.message_errors import (
+from gazette_aio.consumer.application.decisions import (
     DeadLetter,
     Fail,
     MessageErrorAction,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from gazette_aio.consumer.application.message_errors import Fail
+from gazette_aio.consumer.application.decisions import Fail
 from gazette_aio.message import json_adapter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
     from gazette_aio.client.appends.futures import OpFuture
-    from gazette_aio.consumer.application.message_errors import MessageErrorAction
+    from gazette_aio.consumer.application.decisions import MessageErrorAction
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
     from gazette_aio.message import Adapter, Envelope, Publisher

@@ -120,7 +120,7 @@ class Action(Enum):
     WAIT = auto()
     """Wait for an event, or the deadline."""
     COMMIT = auto()
-    """Start to commit: `preparing()`, `prepared()`."""
+    """Start to commit: `prepared()`."""
     DRAINED = auto()
     """End: reading has ended, and everything is committed and acknowledged."""
 
@@ -259,25 +259,23 @@ class TransactionMachine:
 
     # The commit.
 
-    def preparing(self, now: float) -> None:
-        """The current transaction reads no further, and is about to be finalized."""
-        current = self.current
-        current.prepare_began = now
-        if current.stalled is None:
-            current.stalled = now
-
-    def prepared(self, offsets: dict[str, int], durations: Durations, now: float) -> None:
+    def prepared(
+        self, offsets: dict[str, int], durations: Durations, *, since: float, now: float
+    ) -> None:
         """The current transaction started to commit, and the next one reads.
 
         Args:
             offsets: Offsets of its checkpoint, by journal.
             durations: Bounds of the next transaction.
+            since: When the preparation began.
             now: Present time.
         """
         assert self.prior.acknowledged is not None, "transactions commit one after the other"
-        self.prior = self.current
-        self.prior.read_through = offsets
-        self.prior.prepare_done = now
+        self.prior = prior = self.current
+        prior.read_through = offsets
+        prior.prepare_began, prior.prepare_done = since, now
+        if prior.stalled is None:
+            prior.stalled = since
         self.current = Transaction(durations, now)
         self.deadline = None
         self._is_stopped = False

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import gazette_aio.protocol as pb
-from gazette_aio.consumer.application.message_errors import DeadLetter, Fail, Retry, Skip
+from gazette_aio.consumer.application.decisions import DeadLetter, Fail, Retry, Skip
 from gazette_aio.consumer.transactions.explain import described, explained, place_of, step
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol.errors import (

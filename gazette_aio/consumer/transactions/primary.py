@@ -290,23 +290,8 @@ class PrimaryLoop:
         self._machine.begun(self._clock())
 
     async def _start_commit(self) -> None:
-        self._machine.preparing(self._clock())
-        offsets, intents, commit = await self._prepare()
-        now = self._clock()
-        await self._acks.append(intents, commit, self._publisher.producer_id)
-        self._block.reopen()
-        self._commit = commit
-        self._machine.prepared(offsets, durations_of(self._shard.spec), now)
-        self._set_timer(None)
-        self._is_begun, self._started = False, None
-        self._errors.committing()
-        self._watch((commit, *self._acks.pending))
-        with step("finished_txn()"):
-            await self._finisher.committing(commit)
-            await self._block.require_awaited()  # No later transaction may look at its calls.
-
-    async def _prepare(self) -> tuple[dict[str, int], list[Any], OpFuture[None]]:
         shard, publisher = self._shard, self._publisher
+        since = self._clock()
         with step("finalize_txn()"):
             await self._hooks.finalize_txn(shard, self._store, publisher)
         checkpoint = self._intake.checkpoint()
@@ -319,10 +304,23 @@ class PrimaryLoop:
         # that no offset passes a message whose effects may be lost.
         wait_for = shard.appends.pending_except(self._recovery_log)
         with step("start_commit()"):
-            commit = self._started = commit_of(self._store.start_commit(shard, proto, wait_for))
+            commit = commit_of(self._store.start_commit(shard, proto, wait_for))
+            self._started = commit
             if commit.done() and (error := commit.exception()) is not None:
                 raise error
-        return checkpoint.offsets, intents, commit
+        now = self._clock()
+        await self._acks.append(intents, commit, publisher.producer_id)
+        self._block.reopen()
+        self._commit = commit
+        durations = durations_of(shard.spec)
+        self._machine.prepared(checkpoint.offsets, durations, since=since, now=now)
+        self._set_timer(None)
+        self._is_begun, self._started = False, None
+        self._errors.committing()
+        self._watch((commit, *self._acks.pending))
+        with step("finished_txn()"):
+            await self._finisher.committing(commit)
+            await self._block.require_awaited()  # No later transaction may look at its calls.
 
     # The prior transaction.
 
