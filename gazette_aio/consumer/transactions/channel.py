@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_MESSAGES: Final = 8192
 """Default bound of the messages of a channel."""
 
-DEFAULT_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 64 << 20
 """Bound of the bytes of a channel. A single run of messages may exceed it."""
 
 _journal_of = attrgetter("journal")
@@ -28,21 +28,18 @@ class MessageChannel:
 
     Args:
         on_ready: Called when there's something to take.
-        messages: Bound of the messages; None for the default.
-        size_bytes: Bound of their bytes.
+        messages: Bound of the messages; 0 for the default.
     """
 
     def __init__(
         self,
         on_ready: Callable[[], object],
-        *,
-        messages: int | None = None,
-        size_bytes: int = DEFAULT_BYTES,
+        messages: int,
     ) -> None:
         self._on_ready = on_ready
         self._capacity = messages or DEFAULT_MESSAGES
         self._messages = FIFOBudget(self._capacity)
-        self._bytes = FIFOBudget(size_bytes)
+        self._bytes = FIFOBudget(MOST_BYTES)
         self._runs: deque[tuple[Sequence[Envelope[Any]], int]] = deque()
         self._has_ended = False
         self._error: Exception | None = None

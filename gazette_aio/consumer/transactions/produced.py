@@ -151,7 +151,7 @@ class ProducedIntake(Intake):
         self._store = store
         self._checkpoint = checkpoint
         self._clock = clock
-        self._channel = MessageChannel(wake, messages=shard.spec.read_channel_size)
+        self._channel = MessageChannel(wake, shard.spec.read_channel_size)
         self._task = OwnedTask()
         self._produced = engine
         self._contents: dict[str, Content] = {}
