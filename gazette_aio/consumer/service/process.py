@@ -33,7 +33,7 @@ from gazette_aio.logs import configure_logs
 from gazette_aio.protocol.shown import shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.client import JournalClient
@@ -140,7 +140,7 @@ def command(application: Application[Any, Any]) -> click.Group:
 
 
 @contextmanager
-def _usage() -> Iterator[None]:
+def _usage() -> Generator[None]:
     try:
         yield
     except (pb.ConfigurationError, pb.ValidationError) as error:
