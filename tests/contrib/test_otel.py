@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import gazette_aio.protocol as pb
 from gazette_aio import Publisher, connect, json_adapter
 from gazette_aio.client import RetryPolicy
-from gazette_aio.consumer.service.metrics_feed import record_transaction
+from gazette_aio.consumer.service.service import record_transaction
 from gazette_aio.consumer.transactions.machine import Durations, Transaction
 from gazette_aio.contrib.otel import OpenTelemetryTracing
 from gazette_aio.contrib.prometheus import PrometheusMetrics

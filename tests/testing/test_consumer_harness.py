@@ -22,7 +22,7 @@ from tests.waiting import turns
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.consumer.service.service import Service
     from gazette_aio.protocol import Claims
     from gazette_aio.testing import ConsumerHarness
 
@@ -91,7 +91,7 @@ async def test_primaries_that_change_meanwhile_are_unassigned(harness: ConsumerH
     answers = [shard_unassign]
 
     async def unassign(
-        claims: Claims, service: ShardServing, request: pc.UnassignRequest
+        claims: Claims, service: Service, request: pc.UnassignRequest
     ) -> pc.UnassignResponse:
         member.shard_api.unassign = answers.pop()
         return pc.UnassignResponse(status=pc.Status.ETCD_TRANSACTION_FAILED)

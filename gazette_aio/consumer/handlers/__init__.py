@@ -12,15 +12,12 @@ from gazette_aio.consumer.handlers.hints import shard_get_hints
 from gazette_aio.consumer.handlers.listing import shard_list
 from gazette_aio.consumer.handlers.peers import Peers
 from gazette_aio.consumer.handlers.service import shard_service
-from gazette_aio.consumer.handlers.serving import ShardServing, StatPeer
 from gazette_aio.consumer.handlers.stat import shard_stat
 from gazette_aio.consumer.handlers.unassign import shard_unassign
 
 __all__ = [
     "Peers",
     "ShardAPI",
-    "ShardServing",
-    "StatPeer",
     "shard_apply",
     "shard_get_hints",
     "shard_list",

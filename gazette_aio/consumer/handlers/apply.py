@@ -21,14 +21,14 @@ from gazette_aio.serving.rpc_error import RpcError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gazette_aio.consumer.handlers.serving import ShardServing
     from gazette_aio.consumer.keyspace.operations import KeyValue, Operation
+    from gazette_aio.consumer.service.service import Service
 
 _ANY_REVISION: Final = -1
 
 
 async def shard_apply(
-    claims: pb.Claims, service: ShardServing, request: pc.ApplyRequest
+    claims: pb.Claims, service: Service, request: pc.ApplyRequest
 ) -> pc.ApplyResponse:
     """Create, update and delete shards in one transaction, and wait until this member shows it.
 
@@ -54,12 +54,12 @@ async def shard_apply(
             expected = Compare.mod_revision(key, change.expect_mod_revision)
             compares.setdefault(expected)
     response = pc.ApplyResponse(status=pc.Status.OK, header=service.resolver.unrouted_header())
-    result = await service.host.store.transact(list(compares), operations)
+    result = await service.store.transact(list(compares), operations)
     if not result.succeeded:
         response.status = pc.Status.ETCD_TRANSACTION_FAILED
     # A comparison with revision 0 tells that there was nothing to delete.
     elif any(each.value for each in compares) or any(isinstance(each, Put) for each in operations):
-        await service.host.key_space.wait_for_revision(result.header.revision)
+        await service.key_space.wait_for_revision(result.header.revision)
     else:
         keys = [each.key for each in operations]
         await _wait_until_gone(service, keys, result.header.revision)
@@ -67,23 +67,23 @@ async def shard_apply(
     return response
 
 
-def _check_request(claims: pb.Claims, service: ShardServing, request: pc.ApplyRequest) -> None:
+def _check_request(claims: pb.Claims, service: Service, request: pc.ApplyRequest) -> None:
     pb.validate(request)
     for change in request.changes:
         if change.HasField("upsert"):
             _check_spec(claims, service, change.upsert)
 
 
-def _check_spec(claims: pb.Claims, service: ShardServing, spec: pc.ShardSpec) -> None:
+def _check_spec(claims: pb.Claims, service: Service, spec: pc.ShardSpec) -> None:
     """Check that the caller may have such a shard, and that its hints are no keys of the group."""
     check_authorized(claims, spec.id, spec.labels)
-    if service.host.keys.is_kept(pc.hint_primary_key(spec)):
+    if service.keys.is_kept(pc.hint_primary_key(spec)):
         text = f"HintPrefix of {spec.id} is among keys of the group ({spec.hint_prefix})"
         raise RpcError(text, "INVALID_ARGUMENT")
 
 
 async def _check_replaced(
-    claims: pb.Claims, service: ShardServing, changes: Sequence[pc.ApplyRequest.Change]
+    claims: pb.Claims, service: Service, changes: Sequence[pc.ApplyRequest.Change]
 ) -> dict[Compare, None]:
     """Check that the caller may change the shards as they are, and return what holds then.
 
@@ -94,8 +94,8 @@ async def _check_replaced(
         return compares
     for first in range(0, len(changes), MAX_OPERATIONS):
         part = changes[first : first + MAX_OPERATIONS]
-        keys = [service.host.keys.item(change.upsert.id or change.delete) for change in part]
-        result = await service.host.store.transact([], [Get(key) for key in keys])
+        keys = [service.keys.item(change.upsert.id or change.delete) for change in part]
+        result = await service.store.transact([], [Get(key) for key in keys])
         for change, key, entry in zip(part, keys, result.entries, strict=True):
             if entry is not None:
                 shard = change.upsert.id or change.delete
@@ -114,9 +114,9 @@ def _labels(shard: str, entry: KeyValue) -> pb.LabelSet:
         raise not_authorized(shard) from None
 
 
-def _add(service: ShardServing, change: pc.ApplyRequest.Change, operations: list[Operation]) -> str:
+def _add(service: Service, change: pc.ApplyRequest.Change, operations: list[Operation]) -> str:
     """Add the operations of a change, and return the key of its shard."""
-    keys = service.host.keys
+    keys = service.keys
     if not change.HasField("upsert"):
         key = keys.item(change.delete)
         operations.append(Delete(key))
@@ -129,12 +129,12 @@ def _add(service: ShardServing, change: pc.ApplyRequest.Change, operations: list
     return key
 
 
-async def _wait_until_gone(service: ShardServing, keys: Sequence[str], revision: int) -> None:
+async def _wait_until_gone(service: Service, keys: Sequence[str], revision: int) -> None:
     """Wait for the deletion of keys that may not have existed.
 
     A transaction that deleted nothing has no revision to wait for: it may never come.
     """
-    key_space = service.host.key_space
+    key_space = service.key_space
     while key_space.header.revision < revision and any(
         key_space.entries.get(key) is not None for key in keys
     ):

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.handlers.apply import shard_apply
 from gazette_aio.consumer.handlers.hints import shard_get_hints
 from gazette_aio.consumer.handlers.listing import shard_list
-from gazette_aio.consumer.handlers.serving import ShardServing
 from gazette_aio.consumer.handlers.stat import shard_stat
 from gazette_aio.consumer.handlers.unassign import shard_unassign
 from gazette_aio.protocol import consumer as pc  # noqa: TC001 - The fields' types.
 
+if TYPE_CHECKING:
+    from gazette_aio.consumer.service.service import Service
+
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-Handler: TypeAlias = Callable[[pb.Claims, ShardServing, Request], Awaitable[Response]]
+Handler: TypeAlias = Callable[[pb.Claims, "Service", Request], Awaitable[Response]]
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ from gazette_aio.consumer.shards.hints import fetch_stored_hints
 from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
-    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.consumer.service.service import Service
 
 
 async def shard_get_hints(
-    claims: pb.Claims, service: ShardServing, request: pc.GetHintsRequest
+    claims: pb.Claims, service: Service, request: pc.GetHintsRequest
 ) -> pc.GetHintsResponse:
     """Return the hints of a shard. Those that can't be used are left unset, unless all are.
 
@@ -34,5 +34,5 @@ async def shard_get_hints(
     item = service.resolver.item(request.shard, claims)
     if item is None:
         return pc.GetHintsResponse(status=pc.Status.SHARD_NOT_FOUND, header=header)
-    stored = await fetch_stored_hints(service.host.store, item.spec)
+    stored = await fetch_stored_hints(service.store, item.spec)
     return stored.response(header)

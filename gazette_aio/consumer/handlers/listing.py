@@ -11,11 +11,11 @@ from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.selector import compile_selector
 
 if TYPE_CHECKING:
-    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.consumer.service.service import Service
 
 
 async def shard_list(
-    claims: pb.Claims, service: ShardServing, request: pc.ListRequest
+    claims: pb.Claims, service: Service, request: pc.ListRequest
 ) -> pc.ListResponse:
     """Return the shards that match both the request and the claims, by ID.
 
@@ -30,7 +30,7 @@ async def shard_list(
     Cancellation: safe.
     """
     await examine(request, pb.validate, request)
-    group, resolver = service.host.group, service.resolver
+    group, resolver = service.group, service.resolver
     response = pc.ListResponse(status=pc.Status.OK, header=resolver.unrouted_header())
     wanted = await examine(request, compile_selector, request.selector)
     permitted = compile_selector(claims.selector)

@@ -16,25 +16,26 @@ from gazette_aio.protocol.service import (
     SHARD_STAT,
     SHARD_UNASSIGN,
 )
-from gazette_aio.serving.calls import Service, verified_claims
+from gazette_aio.serving.calls import Service as RpcService
+from gazette_aio.serving.calls import verified_claims
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gazette_aio.consumer.handlers.delegates import ShardAPI
-    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.consumer.service.service import Service
     from gazette_aio.serving.calls import CallCounts, Send, Serve
 
 
 def shard_service(
     api: ShardAPI,
-    service: ShardServing,
+    service: Service,
     *,
     verifier: pb.Verifier,
     counts: CallCounts,
     clock: Callable[[], float] = time.time,
-) -> Service:
+) -> RpcService:
     """Return the Shard service, whose `handlers()` are to be added to a server.
 
     Args:
@@ -62,7 +63,7 @@ def shard_service(
         SHARD_GET_HINTS: "get_hints",
         SHARD_UNASSIGN: "unassign",
     }
-    return Service(
+    return RpcService(
         SHARD_SERVICE_NAME,
         SHARD_METHODS,
         {path: serve(name) for path, name in by_path.items()},

@@ -10,12 +10,12 @@ from gazette_aio.protocol import consumer as pc
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.consumer.service.service import Service
     from gazette_aio.consumer.shards.resolver import Resolution
 
 
 async def shard_stat(
-    claims: pb.Claims, service: ShardServing, request: pc.StatRequest
+    claims: pb.Claims, service: Service, request: pc.StatRequest
 ) -> pc.StatResponse:
     """Return the progress of a shard, once it has read through the offsets of the request.
 
@@ -53,7 +53,7 @@ async def shard_stat(
 
 
 async def _forward(
-    claims: pb.Claims, service: ShardServing, request: pc.StatRequest, resolution: Resolution
+    claims: pb.Claims, service: Service, request: pc.StatRequest, resolution: Resolution
 ) -> pc.StatResponse:
     forwarded = pc.StatRequest()
     forwarded.CopyFrom(request)

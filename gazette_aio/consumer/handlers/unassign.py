@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gazette_aio.consumer.allocator.model import Assignment
-    from gazette_aio.consumer.handlers.serving import ShardServing
+    from gazette_aio.consumer.service.service import Service
 
 
 async def shard_unassign(
-    claims: pb.Claims, service: ShardServing, request: pc.UnassignRequest
+    claims: pb.Claims, service: Service, request: pc.UnassignRequest
 ) -> pc.UnassignResponse:
     """Remove failed assignments, and those of primaries, and wait until this member shows it.
 
@@ -53,19 +53,19 @@ async def shard_unassign(
     turns = Turns()
     for shard in dict.fromkeys(request.shards):
         await turns.rest()
-        item = service.host.group.items.get(shard)
+        item = service.group.items.get(shard)
         if item is not None and is_hidden(claims, shard, item.spec.labels):
             continue
         check_authorized(claims, shard, None if item is None else item.spec.labels)
         if not is_unconfined(claims):
             key, mod_revision = (
-                service.host.keys.item(shard),
+                service.keys.item(shard),
                 0 if item is None else item.raw.mod_revision,
             )
             matched[shard] = Compare.mod_revision(key, mod_revision)
         chosen = [
             assignment
-            for assignment in service.host.group.assignments(shard)
+            for assignment in service.group.assignments(shard)
             if _is_removed(assignment, only_failed=request.only_failed)
         ]
         if chosen:
@@ -79,7 +79,7 @@ async def shard_unassign(
         if not revision:
             response.status = pc.Status.ETCD_TRANSACTION_FAILED
             return response
-    await service.host.key_space.wait_for_revision(revision)
+    await service.key_space.wait_for_revision(revision)
     return response
 
 
@@ -90,14 +90,14 @@ def _is_removed(assignment: Assignment, *, only_failed: bool) -> bool:
 
 
 async def _remove(
-    service: ShardServing, assignments: Sequence[Assignment], matched: Mapping[str, Compare]
+    service: Service, assignments: Sequence[Assignment], matched: Mapping[str, Compare]
 ) -> int:
     """Remove assignments, and return the revision; 0 if one of them, or its shard, has changed."""
     compares = [Compare.unchanged(each.raw) for each in assignments]
     shards = dict.fromkeys(each.item for each in assignments)
     compares += [matched[shard] for shard in shards if shard in matched]
     try:
-        result = await service.host.store.transact(
+        result = await service.store.transact(
             compares, [Delete(each.raw.key) for each in assignments]
         )
     except KeyValueStoreError as error:

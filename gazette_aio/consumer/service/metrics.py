@@ -5,7 +5,7 @@ Needs the extra `metrics`: `pip install "gazette-aio[metrics]"`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 try:
     from prometheus_client import (
@@ -25,9 +25,10 @@ except ImportError as _error:
     ) from _error
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator
 
     from gazette_aio.consumer.allocator.allocate import Round
+    from gazette_aio.consumer.service.service import Service
     from gazette_aio.consumer.transactions.machine import Transaction
 
 _PHASES = (
@@ -39,22 +40,6 @@ _PHASES = (
     ("acknowledging", "60-acknowledging", "async"),
 )
 _ACTIONS = ("fail", "retry", "skip", "dead_letter")
-
-
-class GroupView(Protocol):
-    """Values of a member's gauges when they're collected."""
-
-    def status_codes(self) -> Mapping[str, str]:
-        """Return the name of the status code of each local shard, by ID."""
-        ...
-
-    def shard_keys(self) -> Collection[str]:
-        """Return the keys of local shards."""
-        ...
-
-    def group_sizes(self) -> tuple[int, int, int]:
-        """Return the numbers of shards, of members, and of replicas that shards should have."""
-        ...
 
 
 class ConsumerMetrics(Collector):
@@ -94,8 +79,8 @@ class ConsumerMetrics(Collector):
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry: CollectorRegistry = registry or REGISTRY
         """Registry of the metrics."""
-        self._views: list[GroupView] = []
-        self._shards: dict[str, set[str]] = {}
+        self._members: list[Service] = []
+        self._journals: dict[str, set[str]] = {}  # By key of the shard.
         of_shard = ("shard",)
         self._transactions = Counter(
             "gazette_shard_transactions", "Transactions.", of_shard, registry=None
@@ -152,11 +137,10 @@ class ConsumerMetrics(Collector):
         self._register()
 
     def __repr__(self) -> str:
-        return f"<ConsumerMetrics of {len(self._shards)} shards>"
+        return f"<ConsumerMetrics of {len(self._journals)} shards>"
 
     def _register(self) -> None:
         """Register all metrics, or none of them."""
-        # First, so that shards that have left are forgotten before their counters are collected.
         collectors: list[Collector] = [self]
         collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
         collectors += (
@@ -205,7 +189,7 @@ class ConsumerMetrics(Collector):
         self._transactions.labels(shard).inc()
         self._messages.labels(shard).inc(transaction.messages)
         self._bytes.labels(shard).inc(transaction.size_bytes)
-        journals = self._shards.setdefault(shard, set())
+        journals = self._journals.setdefault(shard, set())
         for journal, offset in transaction.read_through.items():
             journals.add(journal)
             self._heads.labels(shard, journal).set(offset)
@@ -220,39 +204,37 @@ class ConsumerMetrics(Collector):
             shard: Key of the shard.
             action: The decision.
         """
-        self._shards.setdefault(shard, set())
+        self._journals.setdefault(shard, set())
         self._failed.labels(shard, action).inc()
 
     def text(self) -> tuple[bytes, str]:
         """Return all metrics of the registry as text, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
-    def add(self, view: GroupView) -> None:
+    def add(self, member: Service) -> None:
         """Collect gauges of a member, until `remove()`."""
-        self._views.append(view)
+        self._members.append(member)
 
-    def remove(self, view: GroupView) -> None:
+    def remove(self, member: Service) -> None:
         """Collect no more gauges of a member. Idempotent."""
-        if view in self._views:
-            self._views.remove(view)
+        if member in self._members:
+            self._members.remove(member)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return the gauges of the present moment, as a collector of Prometheus.
 
-        Shards that have left the members are forgotten.
+        A thread may call this, such as that of prometheus-client's own server: mappings are copied
+        in one step, before anything is done with what they hold.
         """
-        held = {key for view in self._views for key in view.shard_keys()}
-        for shard in self._shards.keys() - held:
-            self._forget(shard)
         up = GaugeMetricFamily("gazette_shard_up", "Local shards.", labels=("shard", "status"))
-        for view in tuple(self._views):
-            for shard, status in view.status_codes().items():
+        items = members = slots = 0
+        for member in tuple(self._members):
+            for shard, status in member.local_shards.status_codes().items():
                 up.add_metric((shard, status), 1.0)
+            items += len(member.group.items)
+            members += len(member.group.members)
+            slots += sum(item.replication for item in tuple(member.group.items.values()))
         yield up
-        sizes = [
-            sum(each) for each in zip(*(view.group_sizes() for view in self._views), strict=True)
-        ]
-        items, members, slots = sizes or (0, 0, 0)
         yield GaugeMetricFamily("gazette_allocator_items", "Shards of the group.", items)
         yield GaugeMetricFamily("gazette_allocator_members", "Members of the group.", members)
         yield GaugeMetricFamily(
@@ -261,8 +243,13 @@ class ConsumerMetrics(Collector):
             slots,
         )
 
-    def _forget(self, shard: str) -> None:
-        journals = self._shards.pop(shard)
+    def forget(self, shard: str) -> None:
+        """Drop the metrics of a shard, of which a replica has ended. Idempotent.
+
+        Args:
+            shard: Key of the shard.
+        """
+        journals = self._journals.pop(shard, ())
         for counter in (self._transactions, self._messages, self._bytes):
             counter.remove(shard)
         for journal in tuple(journals):

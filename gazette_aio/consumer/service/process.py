@@ -20,7 +20,6 @@ from gazette_aio.client import connect
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.service.diagnostics import Diagnostics
 from gazette_aio.consumer.service.options import ConsumerOptions
-from gazette_aio.consumer.service.parts import http_endpoint
 from gazette_aio.consumer.service.service import Service
 from gazette_aio.consumer.service.settings import (
     SETTINGS,
@@ -204,7 +203,7 @@ async def _start_diagnostics(stack: AsyncExitStack, service: Service, port: int)
     if context is not None:
         context.verify_mode = ssl.CERT_NONE  # Probes and Prometheus have no certificates.
     port = await diagnostics.start(options.bind, port, context)
-    service.http_endpoint = http_endpoint(options, port, tls)
+    service.http_endpoint = service.endpoint_of(port, tls)
 
 
 @functools.cache

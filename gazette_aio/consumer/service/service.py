@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import math
 import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.options import TLSOptions
+from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.application.hooks import Hooks
-from gazette_aio.consumer.handlers import ShardAPI, shard_service
+from gazette_aio.consumer.handlers import Peers, ShardAPI, shard_service
 from gazette_aio.consumer.keyspace.keys import GroupKeys
-from gazette_aio.consumer.service.metrics_feed import MemberView
 from gazette_aio.consumer.service.options import DEFAULT_PREFIX, ConsumerOptions
-from gazette_aio.consumer.service.parts import assemble, bind
-from gazette_aio.consumer.service.work import SpawnedWork
+from gazette_aio.consumer.shards.local_shards import LocalShards
+from gazette_aio.consumer.shards.resolver import Resolver
+from gazette_aio.consumer.shards.restarts import Restarts
+from gazette_aio.protocol.consumer import ConsumerSpec
+from gazette_aio.serving.address import url_host
 from gazette_aio.serving.auth_keys import read_auth
 from gazette_aio.serving.calls import CallCounts
 from gazette_aio.serving.drain import Drain
@@ -29,21 +35,30 @@ from gazette_aio.serving.tls import read_tls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     import grpc
     import grpc.aio
     from anyio.abc import TaskGroup
 
     from gazette_aio.client import JournalClient
-    from gazette_aio.consumer.allocator.session import MemberSession
+    from gazette_aio.client.tracing import Tracing
+    from gazette_aio.consumer.allocator.model import GroupEntry
+    from gazette_aio.consumer.allocator.observed import ObservedGroup
     from gazette_aio.consumer.application import Application
-    from gazette_aio.consumer.handlers import Peers
+    from gazette_aio.consumer.keyspace.key_space import KeySpace
     from gazette_aio.consumer.keyspace.store import KeyValueStore
     from gazette_aio.consumer.service.metrics import ConsumerMetrics
-    from gazette_aio.consumer.service.parts import Parts
-    from gazette_aio.consumer.shards.host import ShardHost
-    from gazette_aio.consumer.shards.resolver import Resolution, Resolver, Resolving
+    from gazette_aio.consumer.shards.resolver import Resolution
+    from gazette_aio.consumer.transactions.machine import Transaction
     from gazette_aio.serving.tls import ServerTLS
+
+_logger = logging.getLogger(__name__)
+
+_ALL_HOSTS: Final = "::"  # IPv4, too: the library listens on both, or on the one there is.
+_BOUND: Final = frozenset(
+    {"session", "key_space", "group", "local_shards", "resolver", "peers", "_server"}
+)
 
 
 class Service(Owner):
@@ -66,6 +81,21 @@ class Service(Owner):
         ConfigurationError: The application lacks hooks, or has only some hooks of a protocol.
         ValidationError: The prefix of the options isn't an absolute, clean path.
     """
+
+    session: MemberSession
+    """Membership in the group. This attribute and the next ones are there once the member has bound
+    its address, as in `init_application()`; before, they raise UsageError."""
+    key_space: KeySpace[GroupEntry]
+    """Mirror of the group's keys."""
+    group: ObservedGroup
+    """The group as this member sees it."""
+    local_shards: LocalShards
+    """Replicas of this member."""
+    resolver: Resolver
+    """Resolver of shards."""
+    peers: Peers
+    """Connections to other members."""
+    _server: GrpcServer
 
     def __init__(
         self,
@@ -104,12 +134,20 @@ class Service(Owner):
         """Keys of the group."""
         self.metrics = metrics
         """Metrics that the member feeds, if any."""
-        self._counts = CallCounts()
-        self._work = SpawnedWork(options.stop_timeout)
+        self.restarts: Restarts = Restarts(options.restarts)
+        """When failed replicas are restarted."""
+        self.transaction_observers: list[Callable[[str, Transaction], object]] = []
+        """Called with the key of a shard and a transaction of it that is acknowledged."""
+        if metrics is not None:
+            self.transaction_observers.append(metrics.acknowledged)
+        if (tracing := client.context.tracing) is not None:
+            self.transaction_observers.append(partial(record_transaction, tracing))
         self._tls: tuple[ServerTLS | None] | None = None  # Once they're read.
-        self._parts: Parts | None = None
+        self._waiting: list[Coroutine[Any, Any, None]] = []  # To be started as tasks.
+        self._tasks: set[asyncio.Task[None]] = set()
         self._runner: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
+        self._failure: asyncio.Future[None] | None = None  # Of a task; from the start on.
         self._started: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[bool] | None = None
 
@@ -121,41 +159,13 @@ class Service(Owner):
         if getattr(self, "_runner", None) is not None:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
-    @property
-    def resolver(self) -> Resolver:
-        """Resolver of shards.
+    if not TYPE_CHECKING:
 
-        Raises:
-            UsageError: The service hasn't bound its address.
-        """
-        return self._bound().resolver
-
-    @property
-    def host(self) -> ShardHost:
-        """What the shards of this member share.
-
-        Raises:
-            UsageError: The service hasn't bound its address.
-        """
-        return self._bound().host
-
-    @property
-    def peers(self) -> Peers:
-        """Connections to other members.
-
-        Raises:
-            UsageError: The service hasn't bound its address.
-        """
-        return self._bound().peers
-
-    @property
-    def session(self) -> MemberSession:
-        """Membership in the group, and what the member knows of it.
-
-        Raises:
-            UsageError: The service hasn't bound its address.
-        """
-        return self._bound().session
+        def __getattr__(self, name: str) -> object:
+            """Say why attributes of a member are missing before it has bound its address."""
+            if name in _BOUND:
+                raise pb.UsageError(f"{self!r} wasn't started")
+            raise AttributeError(name=name, obj=self)
 
     @property
     def is_ready(self) -> bool:
@@ -175,7 +185,7 @@ class Service(Owner):
         may_proxy: bool = True,
         proxy_header: pb.Header | None = None,
         read_through: Mapping[str, int] | None = None,
-    ) -> Resolving:
+    ) -> AbstractAsyncContextManager[Resolution]:
         """Resolve a shard to the member that serves it. See `Resolver.resolve()`."""
         return self.resolver.resolve(
             shard,
@@ -214,7 +224,7 @@ class Service(Owner):
         """
         if self.stopping.is_set():
             raise pb.UsageError(f"{self!r} is stopping, and serves nothing more")
-        self._bound().server.add(handlers)
+        self._server.add(handlers)
 
     def add_registered_method_handlers(
         self, service_name: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], /
@@ -231,7 +241,13 @@ class Service(Owner):
         Raises:
             UsageError: The member is stopping.
         """
-        self._work.spawn(work)
+        if self.stopping.is_set():
+            work.close()
+            raise pb.UsageError("the member is stopping, and starts no tasks")
+        if self._has_started:
+            self._start_task(work)
+        else:
+            self._waiting.append(work)
 
     async def server_tls(self) -> ServerTLS | None:
         """Return the TLS of the member's servers, whose files are read once.
@@ -261,7 +277,8 @@ class Service(Owner):
             raise pb.UsageError(f"{self!r} was started before")
         loop = asyncio.get_running_loop()
         self._started, self._ended = loop.create_future(), loop.create_future()
-        for future in (self._started, self._ended):
+        self._failure = loop.create_future()
+        for future in (self._started, self._ended, self._failure):
             future.add_done_callback(_retrieve)
         self._runner = start_task(self._run(), f"gazette member {self.process_id.suffix}")
         self._runner.add_done_callback(self._settle)
@@ -300,8 +317,7 @@ class Service(Owner):
         """
         timeout = self.options.exit_timeout
         self.session.exit_gracefully(None if math.isinf(timeout) else timeout)
-        if self._parts is not None:
-            self._parts.local_shards.store_hints()
+        self.local_shards.store_hints()
 
     async def serve(self) -> None:
         """Start, wait until the member has to stop, and close.
@@ -326,7 +342,7 @@ class Service(Owner):
 
         Cancellation: safe — raised once all is done.
         """
-        if self._work.has_spawned(asyncio.current_task()):
+        if asyncio.current_task() in self._tasks:
             raise pb.UsageError(
                 "a task of the member can't close it: call exit_gracefully(), or raise"
             )
@@ -368,61 +384,100 @@ class Service(Owner):
         self._stop_serving()
 
     async def _serve(self, started: asyncio.Future[None]) -> bool:
+        """Be a member until it has to stop, and return whether its shards were handed over.
+
+        Invariant: shards stop first. Others may hold them already, whatever tasks and RPCs wait
+        for. Then tasks end, then RPCs, which may wait for revisions that the session still follows,
+        then replicas, and at last the membership.
+        """
         options = self.options
         tls = await self.server_tls()
         auth = await in_thread(read_auth, options.auth_keys, options.auth_keys_file)
         drain = Drain()
         size = options.max_grpc_recv_size
-        server = GrpcServer((), drain, max_receive_bytes=size, others=True)
+        self._server = server = GrpcServer((), drain, max_receive_bytes=size, others=True)
         try:
-            self.endpoint = await bind(server, options, tls)
-            parts = self._parts = assemble(self, server, auth or pb.NoopAuth())
+            await self._bind(tls, auth or pb.NoopAuth())
             service = shard_service(
-                self.shard_api, self, verifier=auth or pb.NoopAuth(), counts=self._counts
+                self.shard_api, self, verifier=auth or pb.NoopAuth(), counts=CallCounts()
             )
             server.add((service.handlers(drain),))
             await self._init_application()
-            async with parts.peers, parts.session:
-                return await self._serve_shards(parts, started)
+            async with self.peers, self.session, self.local_shards:
+                if self.metrics is not None:
+                    self.metrics.add(self)
+                try:
+                    await server.start()
+                    started.set_result(None)
+                    return await self._until_end()
+                finally:
+                    self._stop_serving()
+                    if self.metrics is not None:
+                        self.metrics.remove(self)
+                    await finish(self._end_tasks())
+                    await server.stop(options.stop_timeout)
         finally:
             await server.stop(0)
 
-    async def _serve_shards(self, parts: Parts, started: asyncio.Future[None]) -> bool:
-        view = MemberView(parts.session.group, parts.local_shards)
-        handed_over, failure = False, None
-        async with parts.local_shards:
-            if self.metrics is not None:
-                self.metrics.add(view)
-            try:
-                await parts.server.start()
-                started.set_result(None)
-                handed_over = await self._until_end(parts)
-            except Exception as error:  # noqa: BLE001 - Raised after the shards have ended.
-                failure = error
-            finally:
-                # Invariant: shards stop first. Others may hold them already, whatever tasks and
-                # RPCs wait for.
-                self._stop_serving()
-                if self.metrics is not None:
-                    self.metrics.remove(view)
-                await finish(self._work.aclose())
-                # RPCs in progress may wait for revisions, which the session still follows.
-                await parts.server.stop(self.options.stop_timeout)
-        if failure is not None:
-            raise failure
-        return handed_over
+    async def _bind(self, tls: ServerTLS | None, auth: pb.Authorizer) -> None:
+        """Bind the address, and make what a member with an endpoint has."""
+        options, metrics = self.options, self.metrics
+        if (path := options.socket) is not None:
+            await self._server.bind_socket(path, 0o600)
+            self.endpoint = f"unix://{url_host(options.advertised_host())}{path}"
+        else:
+            credentials = tls.grpc_credentials() if tls is not None else None
+            port = self._server.bind(options.bind or _ALL_HOSTS, options.port, credentials)
+            self.endpoint = self.endpoint_of(port, tls)
+        process = pb.ProcessSpec(id=self.process_id, endpoint=self.endpoint)
+        self.session = MemberSession(
+            self.store,
+            self.keys,
+            ConsumerSpec(process_spec=process, shard_limit=options.limit),
+            ttl_seconds=options.lease_ttl,
+            zero_limit_on_exit=options.zero_limit_on_exit,
+            apply_delay_seconds=options.watch_delay,
+            max_hot_standbys=options.max_hot_standbys,
+            on_round=None if metrics is None else metrics.converged,
+            on_solution=None if metrics is None else metrics.solved,
+        )
+        self.key_space, self.group = self.session.key_space, self.session.group
+        self.local_shards = LocalShards(self)
+        self.resolver = Resolver(self)
+        peer_tls = TLSOptions(
+            ca_file=options.peer_ca_file,
+            certificate_file=options.peer_cert_file,
+            key_file=options.peer_cert_key_file,
+        )
+        self.peers = Peers(auth, peer_tls)
+        self.key_space.observers.append(self.peers.observe)
+
+    def endpoint_of(self, port: int, tls: ServerTLS | None) -> str:
+        """Return the endpoint by which others reach a port of this process."""
+        scheme = "http" if tls is None else "https"
+        return f"{scheme}://{url_host(self.options.advertised_host())}:{port}"
 
     def _stop_serving(self) -> None:
         """Stop the shards and the tasks, and have long-lived RPCs end. Idempotent."""
+        if self.stopping.is_set():
+            return  # Invariant: a second cancellation would interrupt the cleanup of tasks.
         self.stopping.set()
-        self._work.end()
-        if self._parts is not None:
-            self._parts.resolver.stop_serving_local_shards()
+        for work in self._waiting:
+            work.close()
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+        if "local_shards" in vars(self):
+            self.local_shards.stop()
 
-    async def _until_end(self, parts: Parts) -> bool:
+    async def _until_end(self) -> bool:
         """Return whether shards were handed over, once the member has to stop."""
-        failures = (self._work.begin(), parts.local_shards.failure)
-        ending = asyncio.ensure_future(parts.session.wait())
+        assert self._failure is not None
+        waiting, self._waiting = self._waiting, []
+        for work in waiting:
+            self._start_task(work)
+        failures = (self._failure, self.local_shards.failure)
+        ending = asyncio.ensure_future(self.session.wait())
         stopped = asyncio.ensure_future(self._stop.wait())
         waits = (ending, stopped)
         for wait in waits:
@@ -437,6 +492,33 @@ class Service(Owner):
             for wait in waits:
                 wait.cancel()  # They end in the next turn.
 
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        name = f"gazette task {getattr(work, '__qualname__', work)} of the application"
+        task = start_task(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        assert self._failure is not None
+        if self.stopping.is_set() or self._failure.done():
+            _logger.error("%s failed after the member's end began", task.get_name(), exc_info=error)
+        else:
+            self._failure.set_exception(error)
+
+    async def _end_tasks(self) -> None:
+        """Wait until the tasks, which are cancelled, have ended, or until their time has passed."""
+        if not self._tasks:
+            return
+        seconds = self.options.stop_timeout
+        limit = None if math.isinf(seconds) else seconds
+        for task in (await asyncio.wait(self._tasks, timeout=limit))[1]:
+            _logger.error(
+                "%s is still running %g s after its cancellation", task.get_name(), seconds
+            )
+
     async def _init_application(self) -> None:
         init: Callable[[Service], Awaitable[None] | None] | None = getattr(
             self.application, "init_application", None
@@ -446,10 +528,20 @@ class Service(Owner):
             if inspect.isawaitable(result):
                 await result
 
-    def _bound(self) -> Parts:
-        if self._parts is None:
-            raise pb.UsageError(f"{self!r} wasn't started")
-        return self._parts
+
+def record_transaction(tracing: Tracing, shard: str, transaction: Transaction) -> None:
+    """Record a transaction as a span, from its first message to its last acknowledgement.
+
+    Args:
+        tracing: Where to record it.
+        shard: Key of the shard.
+        transaction: The transaction.
+    """
+    phases = transaction.phase_seconds()
+    del phases["not_running"]
+    counts = {"gazette.messages": transaction.messages, "gazette.bytes": transaction.size_bytes}
+    times = {f"gazette.{name}_ms": int(1000 * seconds) for name, seconds in phases.items()}
+    tracing.record("consume", sum(phases.values()), {"gazette.shard": shard, **counts, **times})
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.allocator.model import GroupEntry
     from gazette_aio.consumer.allocator.observed import LocalItem
     from gazette_aio.consumer.keyspace.entries import Change
-    from gazette_aio.consumer.shards.host import ShardHost
+    from gazette_aio.consumer.service.service import Service
 
 _logger = logging.getLogger(__name__)
 
@@ -44,20 +44,22 @@ class LocalShards(Scope):
     what it holds.
 
     Args:
-        host: What the shards of the member share.
+        service: The member.
     """
 
-    def __init__(self, host: ShardHost) -> None:
-        self._host = host
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._replicas: dict[str, Replica] = {}
         self._starting: dict[str, None] = {}  # In the order of their assignments.
         self._ending: deque[Replica] = deque()
         self._supervisor: asyncio.Task[None] | None = None
         self._is_open = asyncio.Event()
-        self._running: set[Replica] = set()  # Cancelled replicas, too.
+        self._running: dict[str, Replica] = {}  # Cancelled replicas, too, by ID of the shard.
+        self._waiting: set[str] = set()  # Shards to start once their former replica has ended.
+        self._limits: dict[Replica, asyncio.TimerHandle] = {}  # Of ends.
         self._changed = Signal()
         self.end_seconds: float = 60.0
-        """Seconds within which hooks must end, beside those that `host.release_seconds` gives."""
+        """Seconds within which hooks must end, beside `ConsumerOptions.release_timeout`."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if replicas can't be run any longer, which stops all of them. It never succeeds."""
         self.failure.add_done_callback(lambda failure: failure.exception())  # Maybe nobody looks.
@@ -89,8 +91,8 @@ class LocalShards(Scope):
         except BaseException:
             await self._leave(None)
             raise
-        self._host.key_space.observers.append(self.observe)
-        for item in self._host.group.local_items:
+        self._service.key_space.observers.append(self.observe)
+        for item in self._service.group.local_items:
             self._follow(item.item.id, item)
         return self
 
@@ -102,15 +104,14 @@ class LocalShards(Scope):
         Cancellation: safe — raised after the replicas have released what they hold.
         """
         self.stop()
-        if self.observe in self._host.key_space.observers:
-            self._host.key_space.observers.remove(self.observe)
+        if self.observe in self._service.key_space.observers:
+            self._service.key_space.observers.remove(self.observe)
         if (supervisor := self._supervisor) is None:
             return
-        # Each step of a tear-down is bounded, so that only a hook that resists takes longer.
-        seconds = self.end_seconds + 4 * self._host.release_seconds
+        seconds = self._longest_end_seconds
         limit = None if math.isinf(seconds) else seconds
         if (await finish(asyncio.wait((supervisor,), timeout=limit)))[1]:
-            shards = ", ".join(sorted(replica.id for replica in self._running))
+            shards = ", ".join(sorted(self._running))
             _logger.error("hooks of shards are left running after their end: %s", shards)
 
     def stop(self) -> None:
@@ -120,6 +121,10 @@ class LocalShards(Scope):
         """
         self.has_stopped = True
         self._starting.clear()
+        self._waiting.clear()
+        for limit in self._limits.values():
+            limit.cancel()
+        self._limits.clear()
         self._changed.set()
 
     def store_hints(self) -> None:
@@ -134,7 +139,7 @@ class LocalShards(Scope):
         """
         while not self.has_stopped:
             changed = self._changed.next()
-            if shard not in self._starting:
+            if shard not in self._starting and shard not in self._waiting:
                 return self._replicas.get(shard)
             await changed.wait()
         return None
@@ -143,11 +148,11 @@ class LocalShards(Scope):
         """Take changes of the key space, which the group has taken before."""
         if self.has_stopped:
             return
-        group = self._host.group
+        group = self._service.group
         for shard in _affected(changes):
             self._follow(shard, group.local_item(shard))
             if shard not in group.items:
-                self._host.restarts.forget(shard)
+                self._service.restarts.forget(shard)
 
     def _follow(self, shard: str, item: LocalItem | None) -> None:
         replica = self._replicas.get(shard)
@@ -156,13 +161,18 @@ class LocalShards(Scope):
         step = transition(held, wanted, has_failed=replica is not None and replica.has_failed)
         if item is None:
             self._starting.pop(shard, None)
+            self._waiting.discard(shard)
         if replica is not None and step in {Transition.CANCEL, Transition.REPLACE}:
             _logger.info("stopping local shard %s", shard)
             del self._replicas[shard]
             self._ending.append(replica)
             self._changed.set()
         if step in {Transition.START, Transition.REPLACE}:
-            self._starting[shard] = None
+            if shard in self._running:
+                # Its store may lock files, which the next one needs.
+                self._waiting.add(shard)
+            else:
+                self._starting[shard] = None
             self._changed.set()
         elif replica is not None and item is not None:
             replica.update(item)
@@ -194,10 +204,19 @@ class LocalShards(Scope):
             self._replicas.clear()
             await self._cancel()
 
+    @property
+    def _longest_end_seconds(self) -> float:
+        """Each step of a tear-down is bounded, so that only a hook that resists takes longer."""
+        return self.end_seconds + 4 * self._service.options.release_timeout
+
     async def _cancel(self) -> None:
+        loop, seconds = asyncio.get_running_loop(), self._longest_end_seconds
         while self._ending:
             for _ in range(min(ENDS_PER_TURN, len(self._ending))):
-                self._ending.popleft().cancel()
+                replica = self._ending.popleft()
+                replica.cancel()
+                if not (self.has_stopped or math.isinf(seconds)):
+                    self._limits[replica] = loop.call_later(seconds, self._leave_behind, replica)
             await asyncio.sleep(0)  # The tasks that were cancelled end in the next turn.
 
     def _supervised(self, supervisor: asyncio.Task[None]) -> None:
@@ -212,23 +231,40 @@ class LocalShards(Scope):
             self._fail_all(error)
 
     def _start(self, tasks: TaskGroup, shard: str) -> None:
-        item = self._host.group.local_item(shard)
+        item = self._service.group.local_item(shard)
         if item is None:
             return
         _logger.info("starting local shard %s, slot %d", shard, item.assignment.slot)
-        self._replicas[shard] = replica = Replica(item, self._host)
+        self._replicas[shard] = self._running[shard] = replica = Replica(item, self._service)
         if item.assignment.slot == 0:
             replica.promote()
         tasks.start_soon(self._run, replica, name=f"shard {shard}")
 
     async def _run(self, replica: Replica) -> None:
-        self._running.add(replica)
         try:
             await replica.run()
         except Exception as error:  # noqa: BLE001 - It ends the member.
             self._fail(replica.id, error)
         finally:
-            self._running.remove(replica)
+            if (metrics := self._service.metrics) is not None:
+                metrics.forget(replica.fqn)
+            self._give_way(replica)
+
+    def _leave_behind(self, replica: Replica) -> None:
+        _logger.error("a hook of shard %s is left running after its end", replica.id)
+        self._give_way(replica)
+
+    def _give_way(self, replica: Replica) -> None:
+        """Let the next replica of a shard start, since one has ended, or takes too long to."""
+        if (limit := self._limits.pop(replica, None)) is not None:
+            limit.cancel()
+        if self._running.get(replica.id) is not replica:
+            return
+        del self._running[replica.id]
+        if replica.id in self._waiting:
+            self._waiting.remove(replica.id)
+            self._starting[replica.id] = None
+            self._changed.set()
 
     def _fail(self, shard: str, error: Exception) -> None:
         _logger.error("local shard %s can't be run", shard, exc_info=error)

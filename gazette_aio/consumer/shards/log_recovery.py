@@ -18,8 +18,6 @@ from gazette_aio.consumer.api import pick_first_hints
 from gazette_aio.consumer.recoverylog.hints import shrink_hints
 from gazette_aio.consumer.recoverylog.playing.player import Player
 from gazette_aio.consumer.recoverylog.recording.recorder import HINTS_BYTES, Recorder
-from gazette_aio.consumer.shards.hints import fetch_stored_hints
-from gazette_aio.consumer.shards.recovery import NoRecoveryLog, Recovered
 from gazette_aio.consumer.transactions.explain import step
 from gazette_aio.protocol import consumer as pc
 
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.application import Shard
     from gazette_aio.consumer.recoverylog import Author, PlaybackProgress
     from gazette_aio.consumer.recoverylog.playing.player import Resolved
-    from gazette_aio.consumer.shards.host import ShardHost
-    from gazette_aio.consumer.shards.recovery import Recovery
+    from gazette_aio.consumer.service.service import Service
     from gazette_aio.protocol.recoverylog import FSMHints
 
 _logger = logging.getLogger(__name__)
@@ -39,27 +36,23 @@ _MAX_PREFIX: Final = 200
 """Bytes of an ID beyond which it's cut in names of directories, which have 255 at most."""
 
 
-def recovery_of(shard: Shard, host: ShardHost) -> Recovery:
-    """Return the recovery of a replica: that of its log, if its spec names one now."""
-    log = pc.recovery_log(shard.spec)
-    return LogRecovery(shard, host, log) if log else NoRecoveryLog()
-
-
 class LogRecovery:
     """Plays the recovery log of a shard, from the hints that are stored for it.
 
     Args:
         shard: The shard.
-        host: What the shards of the member share.
+        service: The member.
         log: Recovery log of the shard, which later changes of its spec don't change.
     """
 
-    def __init__(self, shard: Shard, host: ShardHost, log: str) -> None:
+    def __init__(self, shard: Shard, service: Service, log: str) -> None:
         self.log = log
+        """Recovery log of the shard."""
         self.hints: pc.GetHintsResponse | None = None
+        """Hints that were fetched for the recovery, once they are."""
         # The replica refers to its recovery: both would wait for a collection of garbage.
         self._shard: Shard = weakref.proxy(shard)
-        self._host = host
+        self._service = service
         self._player = Player(on_progress=self._count)
         self._counted_bytes = 0
         self._directory = ""
@@ -101,8 +94,8 @@ class LogRecovery:
             if not playing.cancelled():
                 playing.exception()  # Retrieved: the caller may see a cancellation instead.
 
-    async def complete(self, author: Author) -> Recovered:
-        """Take the log over, and return a recorder that continues it.
+    async def complete(self, author: Author) -> tuple[Recorder, FSMHints]:
+        """Take the log over; return a recorder that continues it, and hints of what was recovered.
 
         Raises:
             RecoveryError: The playback failed.
@@ -123,11 +116,11 @@ class LogRecovery:
         )
         if self._is_cancelled:
             self._recorder.cancel()
-        return Recovered(self._recorder, hints)
+        return self._recorder, hints
 
     def _count(self, progress: PlaybackProgress) -> None:
-        if self._host.on_recovered is not None:
-            self._host.on_recovered(progress.content_bytes - self._counted_bytes)
+        if (metrics := self._service.metrics) is not None:
+            metrics.recovered(progress.content_bytes - self._counted_bytes)
         self._counted_bytes = progress.content_bytes
 
     def cancel(self) -> None:
@@ -149,13 +142,13 @@ class LogRecovery:
                 await in_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     async def _fetch_hints(self) -> pc.GetHintsResponse:
-        if self._host.get_hints is not None:
-            response = await self._host.get_hints(self._shard.id)
-            if response.status != pc.Status.OK:
-                raise pb.RecoveryError(pc.Status.Name(response.status))
-            return response
-        stored = await fetch_stored_hints(self._host.store, self._shard.spec)
-        return stored.response()
+        """Return the hints of the shard: a user's function may know better ones."""
+        request = pc.GetHintsRequest(shard=self._shard.id)
+        claims = pb.Claims(pb.Capability.ALL)
+        response = await self._service.shard_api.get_hints(claims, self._service, request)
+        if response.status != pc.Status.OK:
+            raise pb.RecoveryError(pc.Status.Name(response.status))
+        return response
 
     async def _check_log(self, log: str) -> None:
         with step(f"specification of {log}"):
@@ -172,7 +165,7 @@ class LogRecovery:
             )
 
     async def _make_directory(self, prefix: str) -> None:
-        parent = self._host.recovery_directory
+        parent = self._service.options.recovery_directory
         if parent is not None:
             await in_thread(parent.mkdir, 0o777, parents=True, exist_ok=True)
         self._directory = await in_thread(tempfile.mkdtemp, "", prefix, parent)

@@ -15,6 +15,7 @@ import contextlib
 import inspect
 import logging
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -31,30 +32,37 @@ from gazette_aio.consumer.recoverylog import Author
 from gazette_aio.consumer.shards.backoff import retry_seconds
 from gazette_aio.consumer.shards.errors import ShardFailedError, status_text
 from gazette_aio.consumer.shards.hints import store_recorded_hints, store_recovered_hints
-from gazette_aio.consumer.shards.holds import Holds
+from gazette_aio.consumer.shards.log_recovery import LogRecovery
 from gazette_aio.consumer.shards.status_writer import StatusWriter
 from gazette_aio.consumer.shards.tear_down import bounded
 from gazette_aio.consumer.transactions.explain import failure_of, step
+from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.message.uuid import Clock
-from gazette_aio.protocol.consumer import ReplicaStatus, ShardSpec
+from gazette_aio.protocol.consumer import ReplicaStatus, ShardSpec, recovery_log
 from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.allocator.model import Assignment
     from gazette_aio.consumer.allocator.observed import LocalItem
     from gazette_aio.consumer.application import Progress, Store
-    from gazette_aio.consumer.shards.holds import Hold
-    from gazette_aio.consumer.shards.host import Overdue, ShardHost, TransactionLoop
-    from gazette_aio.consumer.shards.recovery import Recorder
+    from gazette_aio.consumer.recoverylog import Recorder
+    from gazette_aio.consumer.service.service import Service
     from gazette_aio.message import Adapter
     from gazette_aio.protocol.consumer import Checkpoint, GetHintsResponse
 
 _logger = logging.getLogger(__name__)
+
+FIRST_HINTS_SECONDS = 30.0
+"""Seconds from a promotion to the first write of the recorder's hints."""
+HINTS_SECONDS = 300.0
+"""Seconds between two writes of the recorder's hints."""
+USE_WARNING_SECONDS = 10.0
+"""Seconds after which resolutions that aren't released are logged, again and again."""
 
 
 class Replica:
@@ -64,21 +72,21 @@ class Replica:
 
     Args:
         item: The shard, and its assignment to this member.
-        host: What the shards of the member share.
+        service: The member.
     """
 
-    def __init__(self, item: LocalItem, host: ShardHost) -> None:
+    def __init__(self, item: LocalItem, service: Service) -> None:
         self._item = item
-        self._host = host
+        self._service = service
         self.cancelled: asyncio.Event = asyncio.Event()
         """Set when the assignment is lost; not when the shard fails."""
         self.primary_loop: AsyncOperation = AsyncOperation()
         """Ends when this replica ceases to be the primary, or by the error it failed with."""
-        self.appends: StrictAppendService = StrictAppendService(host.client)
+        self.appends: StrictAppendService = StrictAppendService(service.client)
         """Appends of this shard: a transaction commits only after those begun within it."""
-        self.status: StatusWriter = StatusWriter(host.store, host.key_space, item.assignment)
+        self.status: StatusWriter = StatusWriter(service.store, service.key_space, item.assignment)
         """Writes the status of the replica."""
-        self.hooks: Hooks = Hooks(host.application)
+        self.hooks: Hooks = Hooks(service.application)
         """Hooks of the application."""
         self.progress_cell: ProgressCell = ProgressCell(
             source.journal for source in self.spec.sources
@@ -90,11 +98,12 @@ class Replica:
         """Whether the store has its state, so that requests can be served."""
         self.is_torn_down: bool = False
         """Whether the store is being destroyed, or would be, if there were one."""
-        self._recovery = host.recovery(self, host)
+        self._log = recovery_log(self.spec)
+        self._recovery = LogRecovery(self, service, self._log) if self._log else None
         self._recorder: Recorder | None = None
         self._publisher: Publisher[Any] | None = None
         self._adapter: Adapter[Any] = json_adapter()
-        self._loop: TransactionLoop | None = None
+        self._loop: PrimaryLoop | None = None
         self._reads: frozenset[str] = frozenset()
         self._is_promoted = asyncio.Event()
         self._has_failed = asyncio.Event()
@@ -102,7 +111,9 @@ class Replica:
         self._failure: ShardFailedError | None = None
         self._scope = anyio.CancelScope()
         self._primary_scope = anyio.CancelScope()
-        self._holds = Holds(self.id)
+        self._users = 0
+        self._is_unused = asyncio.Event()
+        self._is_unused.set()
         self.primary_loop.when_done(self.progress_cell.changed.set)
 
     def __repr__(self) -> str:
@@ -132,7 +143,7 @@ class Replica:
     @property
     def client(self) -> JournalClient:
         """Client of brokers."""
-        return self._host.client
+        return self._service.client
 
     @property
     def publisher(self) -> Publisher[Any]:
@@ -148,7 +159,7 @@ class Replica:
     @property
     def recovered_hints(self) -> GetHintsResponse | None:
         """Hints that the recovery used; None without a recovery log."""
-        return self._recovery.hints
+        return self._recovery.hints if self._recovery is not None else None
 
     def progress(self) -> Progress:
         """Return the progress of fully acknowledged transactions. Later ones don't modify it."""
@@ -186,9 +197,17 @@ class Replica:
         """Store the recorder's hints soon, since another member is about to take the shard over."""
         self._hints_due.set()
 
-    def hold(self) -> Hold:
-        """Return a reference that keeps the store from being destroyed, within a bound."""
-        return self._holds.take()
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        """Keep the store from being destroyed during a block, within a bound."""
+        self._users += 1
+        self._is_unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._is_unused.set()
 
     def cancel(self) -> None:
         """Stop, since the assignment was lost. Idempotent."""
@@ -200,7 +219,8 @@ class Replica:
         self._scope.cancel()
         # Appends that wait for a broker would hold up the tear-down.
         self.appends.cancel()
-        self._recovery.cancel()
+        if self._recovery is not None:
+            self._recovery.cancel()
 
     async def run(self) -> None:
         """Serve until cancelled, then release everything. It's called once, and doesn't fail.
@@ -232,9 +252,11 @@ class Replica:
                 raise
 
     async def _serve_standby(self) -> None:
+        if self._recovery is None:
+            self.status.want(ReplicaStatus.STANDBY)
+            return
         try:
-            if self._recovery.log:
-                self.status.want(ReplicaStatus.BACKFILL)
+            self.status.want(ReplicaStatus.BACKFILL)
             with step("recovery"):
                 await self._recovery.play(lambda: self.status.want(ReplicaStatus.STANDBY))
         except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
@@ -258,19 +280,18 @@ class Replica:
                 self._fail(failure_of(error, "a hook of the application was cancelled"))
 
     async def _complete_recovery(self) -> tuple[Store, Checkpoint]:
-        with step("recovery"):
-            recovered = await self._recovery.complete(Author.random())
+        hints = None
+        if self._recovery is not None:
+            with step("recovery"):
+                self._recorder, hints = await self._recovery.complete(Author.random())
         with step("new_store()"):
-            self.store = store = await self.hooks.new_store(self, recovered.recorder)
+            self.store = store = await self.hooks.new_store(self, self._recorder)
         with step("restore_checkpoint()"):
             checkpoint = await store.restore_checkpoint(self)
         # Invariant: only now, so that a recovery that failed doesn't push out good backups. Hints
         # of another log, which the shard began from, are no hints of its own.
-        if recovered.hints is not None and recovered.hints.log == self._recovery.log:
-            await store_recovered_hints(
-                self._host.store, self.spec, self.assignment, recovered.hints
-            )
-        self._recorder = recovered.recorder
+        if hints is not None and hints.log == self._log:
+            await store_recovered_hints(self._service.store, self.spec, self.assignment, hints)
         self._reads = frozenset(source.journal for source in self.spec.sources)
         self.is_ready = True
         self.progress_cell.restore(checkpoint)
@@ -282,12 +303,16 @@ class Replica:
         with step("output_adapter()"):
             self._adapter = self.hooks.output_adapter(self)
         self._renew_publisher()
-        self._loop = loop = self._host.primary_loop(
+        metrics, service = self._service.metrics, self._service
+        self._loop = loop = PrimaryLoop(
             self,
             self.hooks,
             store,
             progress=self.progress_cell,
-            recovery_log=self._recovery.log,
+            observers=service.transaction_observers,
+            on_decision=None if metrics is None else metrics.message_failed,
+            publish_clock_delta=lambda: service.publish_clock_delta,
+            recovery_log=self._log,
             renew_publisher=self._give_up,
         )
         if self._recorder is None:
@@ -304,27 +329,27 @@ class Replica:
         """Leave nothing of a transaction that is repeated to its repetition."""
         # Invariant: appends of the transaction before have succeeded, so that none of their errors
         # is lost.
-        await self.appends.give_up(self._recovery.log)
+        await self.appends.give_up(self._log)
         self._renew_publisher()
 
     def _renew_publisher(self) -> None:
         self._publisher = Publisher(self.appends, self._adapter, clock=Clock())
 
     async def _record_hints(self, recorder: Recorder) -> None:
-        host, due = self._host, self._hints_due
-        pause = min(host.first_hints_seconds, host.hints_seconds)
+        service, due = self._service, self._hints_due
+        pause = FIRST_HINTS_SECONDS
         recorded = 0  # Bytes that are recorded already count.
         while True:
-            recorder.when_committed(recorded + host.hints_bytes, due.set)
+            recorder.when_committed(recorded + service.options.hints_bytes, due.set)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await due.wait()
             due.clear()
-            pause = host.hints_seconds
+            pause = HINTS_SECONDS
             recorded = recorder.recorded_bytes
             try:
                 hints = await recorder.build_hints()
-                await store_recorded_hints(host.store, self.spec, self.assignment, hints)
+                await store_recorded_hints(service.store, self.spec, self.assignment, hints)
             except Exception as error:  # noqa: BLE001 - Earlier hints serve until the next ones.
                 if self.cancelled.is_set():
                     return  # The replica has cancelled the appends that hints wait for.
@@ -343,7 +368,7 @@ class Replica:
     async def _restart(self) -> None:
         """Have the shard assigned anew, if the policy says so."""
         now = asyncio.get_running_loop().time()
-        delay = self._host.restarts.delay_seconds(self.id, now)
+        delay = self._service.restarts.delay_seconds(self.id, now)
         if delay is None:
             return
         _logger.info("shard %s is restarted in %.1f s", self.id, delay)
@@ -357,30 +382,53 @@ class Replica:
             assignment = self.assignment
             compare = Compare.unchanged(assignment.raw)
             try:
-                await self._host.store.transact([compare], [Delete(assignment.raw.key)])
+                await self._service.store.transact([compare], [Delete(assignment.raw.key)])
             except KeyValueStoreError as error:
                 _logger.warning("failed to restart shard %s (will retry): %s", self.id, error)
 
     async def _destroy(self, store: Store) -> None:
-        seconds = self._host.release_seconds
+        seconds = self._service.options.release_timeout
         work = f"destroying the store of shard {self.id}"
         if not await bounded(_destroyed(store), seconds, work):
             self._tell_overdue("left")
 
-    def _tell_overdue(self, what: Overdue) -> None:
-        if self._host.on_overdue is not None:
-            self._host.on_overdue(what)
+    def _tell_overdue(self, what: str) -> None:
+        if self._service.metrics is not None:
+            self._service.metrics.overdue(what)
+
+    async def _released(self, seconds: float) -> bool:
+        """Wait until nobody uses the store, at most some seconds; return whether nobody does."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self._users:
+            if (left := end - loop.time()) <= 0:
+                _logger.error(
+                    "shard %s ends, though %d resolutions weren't released within %g s",
+                    self.id,
+                    self._users,
+                    seconds,
+                )
+                return False
+            try:
+                async with asyncio.timeout(min(left, USE_WARNING_SECONDS)):
+                    await self._is_unused.wait()
+            except TimeoutError:
+                _logger.warning(
+                    "shard %s waits for %d resolutions to be released", self.id, self._users
+                )
+        return True
 
     async def _tear_down(self) -> None:
-        seconds = self._host.release_seconds
-        is_released = await self._holds.released(seconds)
+        seconds = self._service.options.release_timeout
+        is_released = await self._released(seconds)
         await bounded(self.appends.aclose(), math.inf, f"closing the appends of shard {self.id}")
         self.is_torn_down = True
         if self.store is not None:
             if not is_released:
                 self._tell_overdue("in_use")
             await self._destroy(self.store)
-        await bounded(self._recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
+        if (recovery := self._recovery) is not None:
+            await bounded(recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
         # What refers to this replica would wait for a collection of garbage, as this would.
         self._loop = None
         forget_frames(self._failure)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
@@ -12,13 +13,10 @@ from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.status_errors import shard_status_error
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, Mapping
 
-    from gazette_aio.consumer.allocator.model import Assignment, Item
-    from gazette_aio.consumer.shards.holds import Hold
-    from gazette_aio.consumer.shards.host import ShardHost
-    from gazette_aio.consumer.shards.local_shards import LocalShards
+    from gazette_aio.consumer.allocator.model import Item, MemberID
+    from gazette_aio.consumer.service.service import Service
     from gazette_aio.consumer.shards.replica import Replica
 
 _MISSING_MEMBER: Final = pb.ProcessSpec.ID(zone="local ConsumerSpec", suffix="missing from Etcd")
@@ -29,9 +27,7 @@ _MISSING_MEMBER: Final = pb.ProcessSpec.ID(zone="local ConsumerSpec", suffix="mi
 class Resolution:
     """Result of resolving a shard: its primary and, if that's this member, its store.
 
-    Release it by `done()`.
-
-    One that is forgotten warns, by a ResourceWarning, and is released then.
+    The end of the block of `Resolver.resolve()` releases it.
     """
 
     status: pc.Status.ValueType
@@ -45,10 +41,8 @@ class Resolution:
     """The replica, if it's served here."""
     store: Any = None
     """The replica's store, which `new_store()` returned, if it's served here; else None. It isn't
-    destroyed before `done()`, unless that takes longer after the end of the assignment than
-    `ConsumerOptions.release_timeout`."""
-    hold: Hold | None = field(default=None, repr=False)
-    """Reference to the replica, which `done()` releases."""
+    destroyed before the end of the block, unless that takes longer after the end of the assignment
+    than `ConsumerOptions.release_timeout`."""
 
     @property
     def is_local(self) -> bool:
@@ -71,58 +65,18 @@ class Resolution:
             shard = self.spec.id if self.spec is not None else ""
             raise shard_status_error(self.status, shard=shard, header=self.header)
 
-    def done(self) -> None:
-        """Release the replica. Idempotent."""
-        if self.hold is not None:
-            self.hold.release()
-
-
-class Resolving:
-    """A resolution to come: await it, or use it as an async context manager that releases it."""
-
-    def __init__(self, resolver: Resolver, request: _Request) -> None:
-        self._resolver = resolver
-        self._request = request
-        self._resolution: Resolution | None = None
-
-    def __await__(self) -> Generator[Any, Any, Resolution]:
-        return self._resolver.answer(self._request).__await__()
-
-    async def __aenter__(self) -> Resolution:
-        self._resolution = await self._resolver.answer(self._request)
-        return self._resolution
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._resolution is not None:
-            self._resolution.done()
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    shard: str
-    claims: pb.Claims | None
-    may_proxy: bool
-    proxy_header: pb.Header | None
-    read_through: Mapping[str, int]
-
 
 class Resolver:
-    """Resolves shards to the members that serve them. It follows the key space of `host`.
+    """Resolves shards to the members that serve them. It follows the key space of the member.
 
     Args:
-        host: What the shards of the member share.
-        local_shards: Replicas of this member.
+        service: The member, whose key space is made.
     """
 
-    def __init__(self, host: ShardHost, local_shards: LocalShards) -> None:
-        self._host = host
-        self._group = host.group
-        self._local_shards = local_shards
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._group = service.group
+        self._local_shards = service.local_shards
 
     def __repr__(self) -> str:
         return f"<Resolver of {self._local_shards!r}>"
@@ -142,7 +96,8 @@ class Resolver:
         """
         self._local_shards.stop()
 
-    def resolve(
+    @asynccontextmanager
+    async def resolve(
         self,
         shard: str,
         *,
@@ -150,12 +105,12 @@ class Resolver:
         may_proxy: bool = True,
         proxy_header: pb.Header | None = None,
         read_through: Mapping[str, int] | None = None,
-    ) -> Resolving:
+    ) -> AsyncGenerator[Resolution]:
         """Resolve a shard, and wait until its replica can serve, if that's here.
 
-        Use `async with resolver.resolve(...) as resolution:`, or await it and call
-        `Resolution.done()`. A shard fails with SHARD_STOPPED if it fails or ends while it's waited
-        for. A failed shard whose store is ready still resolves, unless offsets are waited for.
+        Use `async with resolver.resolve(...) as resolution:`, in whose block the store stays. A
+        shard fails with SHARD_STOPPED if it fails or ends while it's waited for. A failed shard
+        whose store is ready still resolves, unless offsets are waited for.
 
         Args:
             shard: ID of the shard.
@@ -174,22 +129,29 @@ class Resolver:
 
         Cancellation: safe.
         """
-        request = _Request(shard, claims, may_proxy, proxy_header, read_through or {})
-        return Resolving(self, request)
-
-    async def answer(self, request: _Request) -> Resolution:
-        """Resolve a request. Use `resolve()`.
-
-        Cancellation: safe.
-        """
-        if request.proxy_header is not None:
-            await self._accept(request.proxy_header)
-        resolution, assignment = self._route(request)
+        if proxy_header is not None:
+            await self._accept(proxy_header)
+        resolution, primary = self._route(shard, claims, may_proxy=may_proxy)
         if resolution.status != pc.Status.OK:
             resolution.header.process_id.CopyFrom(self.process_id)
-        elif assignment is not None and assignment.member == self._group.local:
-            await self._serve(resolution, request)
-        return resolution
+        if resolution.status != pc.Status.OK or primary != self._group.local:
+            yield resolution
+            return
+        replica = await self._local_shards.replica(shard)
+        if replica is None:
+            if self._local_shards.has_stopped:
+                raise ResolverStoppedError
+            # Race: the assignment ended before the replica was made.
+            resolution.status = pc.Status.SHARD_STOPPED
+            yield resolution
+            return
+        with replica.in_use():
+            if await _is_served(replica, read_through or {}):
+                resolution.shard, resolution.store = replica, replica.store
+                yield resolution
+                return
+        resolution.status = pc.Status.SHARD_STOPPED
+        yield resolution
 
     @property
     def process_id(self) -> pb.ProcessSpec.ID:
@@ -200,7 +162,7 @@ class Resolver:
 
     def unrouted_header(self) -> pb.Header:
         """Return a header of this member and its revision, without a route."""
-        header = self._host.key_space.header
+        header = self._service.key_space.header
         etcd = pb.Header.Etcd(
             cluster_id=header.cluster_id,
             member_id=header.member_id,
@@ -234,7 +196,7 @@ class Resolver:
 
     async def _accept(self, header: pb.Header) -> None:
         """Check that a proxied request is meant for this member, and catch up with the sender."""
-        cluster_id = self._host.key_space.header.cluster_id
+        cluster_id = self._service.key_space.header.cluster_id
         if header.etcd.cluster_id != cluster_id:
             raise ResolverError(
                 "request Etcd ClusterId doesn't match our own "
@@ -245,47 +207,29 @@ class Resolver:
             raise ResolverError(
                 f"request ProcessId doesn't match our own ({_text(asked)} vs {_text(own)})"
             )
-        await self._host.key_space.wait_for_revision(header.etcd.revision)
+        await self._service.key_space.wait_for_revision(header.etcd.revision)
 
-    def _route(self, request: _Request) -> tuple[Resolution, Assignment | None]:
+    def _route(
+        self, shard: str, claims: pb.Claims | None, *, may_proxy: bool
+    ) -> tuple[Resolution, MemberID | None]:
+        """Return the resolution of a shard before its replica is waited for, and its primary."""
         header = self.unrouted_header()
-        item = self.item(request.shard, request.claims)
+        item = self.item(shard, claims)
         if item is None:
             # Assignments of a shard that the caller may not see, or that was deleted, aren't shown.
-            hidden = Resolution(pc.Status.SHARD_NOT_FOUND, header)
-            if request.shard not in self._group.items:
-                header.route.CopyFrom(self.route(request.shard))
-            return hidden, None
-        header.route.CopyFrom(self.route(request.shard))
+            if shard not in self._group.items:
+                header.route.CopyFrom(self.route(shard))
+            return Resolution(pc.Status.SHARD_NOT_FOUND, header), None
+        header.route.CopyFrom(self.route(shard))
         resolution = Resolution(pc.Status.OK, header, item.spec)
         if header.route.primary < 0:
             resolution.status = pc.Status.NO_SHARD_PRIMARY
             return resolution, None
-        primary = self._group.assignments(request.shard)[header.route.primary]
-        if primary.member != self._group.local and not request.may_proxy:
+        primary = self._group.assignments(shard)[header.route.primary].member
+        if primary != self._group.local and not may_proxy:
             resolution.status = pc.Status.NOT_SHARD_PRIMARY
         header.process_id.CopyFrom(header.route.members[header.route.primary])
         return resolution, primary
-
-    async def _serve(self, resolution: Resolution, request: _Request) -> None:
-        """Wait until the local replica can serve, and attach it."""
-        replica = await self._local_shards.replica(request.shard)
-        if replica is None:
-            if self._local_shards.has_stopped:
-                raise ResolverStoppedError
-            # Race: the assignment ended before the replica was made.
-            resolution.status = pc.Status.SHARD_STOPPED
-            return
-        hold: Hold | None = replica.hold()
-        try:
-            if await _is_served(replica, request.read_through):
-                resolution.shard, resolution.store = replica, replica.store
-                resolution.hold, hold = hold, None
-            else:
-                resolution.status = pc.Status.SHARD_STOPPED
-        finally:
-            if hold is not None:
-                hold.release()
 
 
 async def _is_served(replica: Replica, read_through: Mapping[str, int]) -> bool:

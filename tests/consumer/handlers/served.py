@@ -6,7 +6,7 @@ from typing import Any
 
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.api import connect_shards
-from gazette_aio.consumer.handlers import Peers, ShardAPI, shard_service
+from gazette_aio.consumer.handlers import Peers, shard_service
 from gazette_aio.serving.calls import CallCounts
 from gazette_aio.serving.drain import Drain
 from gazette_aio.serving.server import GrpcServer
@@ -19,14 +19,14 @@ class ServedGroup(Group):
     """A member on a real server, and a client of it."""
 
     def __init__(self, client: Any, *, auth: Any = KEYED, **options: Any) -> None:
-        self.api = ShardAPI()
         self.auth = auth
-        counts = CallCounts()
         drain = Drain()
-        service = shard_service(self.api, self, verifier=auth, counts=counts)
-        self.server = GrpcServer([service.handlers(drain)], drain)
+        self.server = GrpcServer([], drain)
         port = self.server.bind("127.0.0.1", 0)
         super().__init__(client, endpoint=f"http://127.0.0.1:{port}", peers=Peers(auth), **options)
+        self.api = self.service.shard_api
+        served = shard_service(self.api, self.service, verifier=auth, counts=CallCounts())
+        self.server.add([served.handlers(drain)])
         self.key_space.observers.append(self.peers.observe)
         self.client = connect_shards(self.endpoint, auth=auth)
 

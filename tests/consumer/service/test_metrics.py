@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -25,19 +28,10 @@ TRANSACTION = Transaction(
 )
 
 
-class View:
-    """A member with one shard."""
-
-    keys = (KEY,)
-
-    def status_codes(self):
-        return {"part-000": "PRIMARY"}
-
-    def shard_keys(self):
-        return self.keys
-
-    def group_sizes(self):
-        return 1, 2, 3
+MEMBER: Any = SimpleNamespace(
+    local_shards=SimpleNamespace(status_codes=lambda: {"part-000": "PRIMARY"}),
+    group=SimpleNamespace(items={"part-000": SimpleNamespace(replication=3)}, members={1: 1, 2: 2}),
+)
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def samples(metrics):
 
 
 def test_names_and_labels(metrics):
-    metrics.add(View())
+    metrics.add(MEMBER)
     metrics.acknowledged(KEY, TRANSACTION)
     metrics.acknowledged(KEY, TRANSACTION)
     metrics.converged(Round(added=1, removed=2, packed=3))
@@ -93,9 +87,8 @@ def test_names_and_labels(metrics):
 
 
 def test_shards_that_have_left_are_forgotten(metrics):
-    view = View()
-    metrics.add(view)
     metrics.acknowledged(KEY, TRANSACTION)
     metrics.message_failed(KEY, "dead_letter")
-    view.keys = ()
+    metrics.forget(KEY)
+    metrics.forget(KEY)
     assert not [name for name, *labels in samples(metrics) if KEY in labels]

@@ -97,6 +97,55 @@ async def test_a_task_of_a_member_that_never_starts_is_closed(harness: ConsumerH
         service.spawn(asyncio.sleep(0))
 
 
+async def test_the_first_failure_of_a_task_ends_the_member_and_later_ones_are_logged(
+    harness: ConsumerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail = asyncio.Event()
+
+    async def failing(text: str) -> None:
+        try:
+            await fail.wait()
+        finally:
+            raise ValueError(text)
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    async with service_of(harness) as service:
+        for work in (asyncio.sleep(0), cancelled()):
+            service.spawn(work)
+        await turns()
+        assert service.is_ready, "tasks that end or are cancelled end no member"
+        for text in ("first", "second"):
+            service.spawn(failing(text))
+        await turns()
+        fail.set()
+        with pytest.raises(ValueError, match="first"):
+            await service.wait()
+    assert "second" in caplog.text
+    assert "failing of the application failed after the member's end began" in caplog.text
+
+
+async def test_a_task_that_goes_on_holds_no_member_up(
+    harness: ConsumerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_end = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    async with no_leaks():
+        options = ConsumerOptions(bind="127.0.0.1", host="127.0.0.1", stop_timeout=0.01)
+        async with Service(Summing(), harness.store, harness.client, options) as service:
+            service.spawn(stubborn())
+            await turns()
+        assert "stubborn of the application is still running 0.01 s after its" in caplog.text
+        may_end.set()
+
+
 async def test_a_task_of_a_member_cant_close_it(harness: ConsumerHarness) -> None:
     class Closing(Summing):
         def init_application(self, service: Service) -> None:

@@ -22,7 +22,7 @@ from gazette_aio.consumer.keyspace.operations import Get, Put
 from gazette_aio.consumer.recoverylog import decode_hints
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
-from gazette_aio.consumer.shards.host import ShardHost
+from gazette_aio.consumer.shards import replica
 from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.recoverylog import FSMHints
@@ -158,8 +158,7 @@ async def test_a_standby_takes_over_within_a_lease(etcd: Etcd) -> None:
 
 async def test_an_exit_stores_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes the shard over plays the newest file alone, and what follows it."""
-    for name in ("first_hints_seconds", "hints_seconds"):
-        monkeypatch.setitem(ShardHost.__init__.__kwdefaults__, name, 1e6)
+    monkeypatch.setattr(replica, "FIRST_HINTS_SECONDS", 1e6)
     spec = shard_spec(SHARD, SOURCE)
     spec.recovery_log_prefix, spec.hint_prefix = "recovery", "/hints"
     async with consumer_harness(RecordedSum()) as harness:

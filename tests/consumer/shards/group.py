@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from typing import Any, Self
+from unittest import mock
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.allocator.model import Assignment, MemberID
@@ -13,9 +14,11 @@ from gazette_aio.consumer.allocator.shard_group import new_key_space
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.keys import GroupKeys
 from gazette_aio.consumer.keyspace.operations import Delete, KeyValue, Put
-from gazette_aio.consumer.shards.host import ShardHost
+from gazette_aio.consumer.service.options import ConsumerOptions
+from gazette_aio.consumer.service.service import Service
+from gazette_aio.consumer.shards import replica
 from gazette_aio.consumer.shards.local_shards import LocalShards
-from gazette_aio.consumer.shards.resolver import Resolver
+from gazette_aio.consumer.shards.resolver import Resolution, Resolver
 from gazette_aio.message import ACK_TXN, json_adapter
 from gazette_aio.protocol.consumer import ConsumerSpec, ReplicaStatus, ShardSpec
 from tests.consumer.transactions.world import Disk, MemoryStore
@@ -85,7 +88,7 @@ class IdleLoop:
         *,
         progress: Any,
         recovery_log: str,
-        renew_publisher: Any,
+        **_: Any,
     ) -> None:
         self.shard, self.hooks, self.store, self.progress = shard, hooks, store, progress
         self.recovery_log = recovery_log
@@ -112,7 +115,7 @@ class Loops:
 
 
 class Group:
-    """A member, its replicas, and the keys of its group. It's the service of handlers, too."""
+    """A member that isn't started, its replicas, and the keys of its group."""
 
     def __init__(
         self,
@@ -124,39 +127,52 @@ class Group:
         remote: MemberID | None = REMOTE,
         endpoint: str = "",
         peers: Any = None,
-        **host: Any,
+        primary_loop: Any = None,
+        recovery: Any = None,
+        metrics: Any = None,
+        get_hints: Any = None,
+        **options: Any,
     ) -> None:
         self.store = store or EmbeddedStore()
         self.application = application or Application()
         self.local, self.remote = local, remote
         self.endpoint = endpoint or f"http://{local.zone}/endpoint"
-        self.group = ObservedGroup(local)
-        self.key_space = new_key_space(self.store, KEYS, apply_delay_seconds=0)
-        self.key_space.observers.append(self.group.observe)
-        self.peers = peers
         self.loops = Loops()
-        host.setdefault("primary_loop", self.loops)
-        self.host = ShardHost(
-            store=self.store,
-            key_space=self.key_space,
-            group=self.group,
-            keys=KEYS,
-            client=client,
-            application=self.application,
-            **host,
+        self._made = {
+            "PrimaryLoop": primary_loop or self.loops,
+            "LogRecovery": recovery or replica.LogRecovery,
+        }
+        self.service = service = Service(
+            self.application,
+            self.store,
+            client,
+            ConsumerOptions(prefix=KEYS.root, **options),
+            metrics=metrics,
         )
-        self.shards = LocalShards(self.host)
+        self.group = service.group = ObservedGroup(local)
+        self.key_space = service.key_space = new_key_space(self.store, KEYS, apply_delay_seconds=0)
+        self.key_space.observers.append(self.group.observe)
+        self.peers = service.peers = peers
+        self.shards = service.local_shards = LocalShards(service)
+        if get_hints is not None:
+            service.shard_api.get_hints = get_hints
 
     async def __aenter__(self) -> Self:
         self._stack = AsyncExitStack()
+        self._stack.enter_context(mock.patch.multiple(replica, **self._made))
         for member in (self.local, self.remote):
             if member is not None:
                 await self.announce(member)
         await self.key_space.load()
         self.watch = asyncio.create_task(self.key_space.watch())
+        self.resolver = self.service.resolver = Resolver(self.service)
         await self._stack.enter_async_context(self.shards)
-        self.resolver = Resolver(self.host, self.shards)
         return self
+
+    async def resolve(self, shard: str = A, **request: Any) -> Resolution:
+        """Resolve a shard, and release it at once."""
+        async with self.resolver.resolve(shard, **request) as resolution:
+            return resolution
 
     async def __aexit__(self, *_: object) -> None:
         try:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from gazette_aio.consumer.keyspace.operations import Delete, Put
-from gazette_aio.consumer.shards.recovery import Recovered
 from tests.consumer.shards.group import KEYS, LOCAL, A, Group, shard_spec
 
 
+class Recorder:
+    recorded_bytes = 0
+
+    def when_committed(self, size, call):
+        pass
+
+
 class FailingOnce:
-    log = "a/log"
     hints = None
     left = 1
 
@@ -21,7 +26,7 @@ class FailingOnce:
         on_tailing()
 
     async def complete(self, author):
-        return Recovered()
+        return Recorder(), None
 
     def cancel(self):
         pass
@@ -30,10 +35,13 @@ class FailingOnce:
         pass
 
 
+LOGGED = shard_spec(recovery_log_prefix="recovery", hint_prefix="/hints")
+
+
 async def test_a_failed_standby_assigned_anew_as_primary_begins_again(client):
     FailingOnce.left = 1
     async with Group(client, recovery=lambda *_: FailingOnce()) as group:
-        await group.create(shard_spec())
+        await group.create(LOGGED)
         await group.assign(slot=1)
         await group.status("FAILED", slot=1)
         first = group.shards.replicas[A]
@@ -48,7 +56,7 @@ async def test_a_failed_standby_assigned_anew_as_primary_begins_again(client):
 async def test_a_moved_failure_stays_failed(client):
     FailingOnce.left = 1
     async with Group(client, recovery=lambda *_: FailingOnce()) as group:
-        await group.create(shard_spec())
+        await group.create(LOGGED)
         await group.assign(slot=1)
         await group.status("FAILED", slot=1)
         first = group.shards.replicas[A]
@@ -78,7 +86,7 @@ async def test_a_recovery_that_cancels_itself_fails_the_shard(client):
             await asyncio.Event().wait()
 
     async with Group(client, recovery=lambda *_: Cancelling()) as group:
-        await group.create(shard_spec())
+        await group.create(LOGGED)
         await group.assign()
         async with asyncio.timeout(60):
             await group.status("FAILED")

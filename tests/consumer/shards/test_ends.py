@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
 import anyio
@@ -91,23 +91,22 @@ async def test_the_run_of_a_replica_cancelled_natively_at_each_await(client):
         item = None
         for number in range(1, 20):  # Before its first step, there's nothing to release.
             application = Application()
-            object.__setattr__(group.host, "application", application)
+            group.service.application = application
             if item is None:
                 group.shards.stop()
                 await group.assign()
                 item = group.group.local_item(A)
-            replica = Replica(item, group.host)
+            replica = Replica(item, group.service)
             replica.promote()
             running = asyncio.create_task(replica.run())
             for _ in range(number):
                 await asyncio.sleep(0)
-            hold = replica.hold()
-            for _ in range(2):
-                running.cancel()
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                assert not running.done(), "it left although its store is in use"
-            hold.release()
+            with replica.in_use():
+                for _ in range(2):
+                    running.cancel()
+                    for _ in range(5):
+                        await asyncio.sleep(0)
+                    assert not running.done(), "it left although its store is in use"
             await asyncio.wait((running,))
             assert running.cancelled()
             assert all(each.is_destroyed for each in application.stores)
@@ -119,14 +118,14 @@ async def test_the_run_of_a_replica_cancelled_natively_at_each_await(client):
 async def test_a_member_that_is_cancelled_waits_for_its_replicas(client, native):
     application = Application()
     group = Group(client, application=application)
-    entered, resolutions = asyncio.Event(), []
+    entered, resolving = asyncio.Event(), AsyncExitStack()
 
     async def serve():
         async with group:
             await group.create(shard_spec())
             await group.assign()
             await group.status("PRIMARY")
-            resolutions.append(await group.resolver.resolve(A))
+            await resolving.enter_async_context(group.resolver.resolve(A))
             entered.set()
             await asyncio.Event().wait()
 
@@ -148,7 +147,7 @@ async def test_a_member_that_is_cancelled_waits_for_its_replicas(client, native)
                 await asyncio.sleep(0)
             assert not task.done(), "it left although its store is in use"
             assert not application.stores[0].is_destroyed
-        resolutions[0].done()
+        await resolving.aclose()
         await asyncio.wait((task,))
         assert application.stores[0].is_destroyed
 
@@ -157,7 +156,7 @@ async def test_the_begin_of_local_shards_cancelled_at_each_await(client):
     async with nothing_left(), Group(client) as group:
 
         async def enter():
-            async with LocalShards(group.host):
+            async with LocalShards(group.service):
                 await asyncio.sleep(0)
 
         number = 0
@@ -177,7 +176,7 @@ async def test_a_hook_that_resists_its_cancellation_is_left_running(client, capl
             await finish(may_end.wait())
 
     async with nothing_left():
-        group = Group(client, application=Resisting(), release_seconds=0)
+        group = Group(client, application=Resisting(), release_timeout=0)
         group.shards.end_seconds = 0.01
         async with group:
             await group.create(shard_spec())

@@ -26,11 +26,14 @@ from tests.waiting import eventually, turns
 LOG = "recovery/logs/shard-A"
 
 
+SPEC = shard_spec(recovery_log_prefix="recovery/logs", hint_prefix="/hints")
+
+
 class ClientShard(StubShard):
     """A shard with a client."""
 
     def __init__(self, client: JournalClient) -> None:
-        super().__init__(shard_spec(recovery_log_prefix="recovery/logs", hint_prefix="/hints"))
+        super().__init__(SPEC)
         self._client = client
 
     @property
@@ -49,7 +52,7 @@ class Recoveries:
 
     def begin(self) -> LogRecovery:
         self._shard = ClientShard(self.client)
-        self.recovery = LogRecovery(self._shard, self._group.host, LOG)
+        self.recovery = LogRecovery(self._shard, self._group.service, LOG)
         return self.recovery
 
     async def check(self) -> None:
@@ -70,6 +73,7 @@ async def recoveries(tmp_path: Path) -> AsyncIterator[Recoveries]:
     async with no_leaks(), serve(tmp_path) as client:
         await create_log(client, LOG)
         async with Group(client, recovery_directory=directory) as group:
+            await group.create(SPEC)
             yield Recoveries(group, client, directory)
 
 
@@ -92,10 +96,8 @@ async def test_taking_over_is_cancelled_at_each_await(recoveries: Recoveries):
         tailing = asyncio.Event()
         recoveries.beside.append(asyncio.create_task(recovery.play(tailing.set)))
         await tailing.wait()
-        recovered = await recovery.complete(Author.random())
-        assert recovered.recorder is not None
-        assert recovered.hints is not None
-        assert recovered.hints.log == LOG
+        _, hints = await recovery.complete(Author.random())
+        assert hints.log == LOG
 
     assert await cancel_at_every_await(complete, recoveries.check) >= 3
 
@@ -118,11 +120,10 @@ async def test_hints_of_what_was_recovered_are_short(
     await recoveries.client.append(LOG, writer.content)
     recovery = recoveries.begin()
     playing = asyncio.create_task(recovery.play(lambda: None))
-    recovered = await recovery.complete(Author.random())
+    _, hints = await recovery.complete(Author.random())
     await playing
     await recovery.aclose()
-    assert recovered.hints is not None
-    assert [len(node.segments) for node in recovered.hints.live_nodes] == [segments, 1]
+    assert [len(node.segments) for node in hints.live_nodes] == [segments, 1]
 
 
 async def test_a_directory_that_is_made_after_a_cancellation_is_removed(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from contextlib import AsyncExitStack
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from gazette_aio.aio.finish import finish
-from gazette_aio.consumer.shards import holds, tear_down
+from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.service.metrics import ConsumerMetrics
+from gazette_aio.consumer.shards import replica as replicas
+from gazette_aio.consumer.shards import tear_down
 from gazette_aio.consumer.shards.errors import ShardFailedError
-from gazette_aio.consumer.shards.recovery import Recovered
 from gazette_aio.consumer.shards.restarts import RestartPolicy, Restarts
 from gazette_aio.message import Publisher
 from gazette_aio.protocol.errors import RecoveryError, TransportError
@@ -30,15 +34,24 @@ from tests.consumer.transactions.world import Disk, journal_change, serve
 from tests.waiting import eventually, turns
 
 
+class IdleRecorder:
+    """A recorder that nothing is recorded with."""
+
+    recorded_bytes = 0
+
+    def when_committed(self, size, call):
+        assert size > 0
+
+
 class ScriptedRecovery:
     """A recovery whose steps the test takes."""
 
-    def __init__(self, shard):
-        self.shard, self.log, self.hints = shard, f"recovery/{shard.id}", None
+    def __init__(self, shard, log):
+        self.shard, self.log, self.hints = shard, log, None
         self.calls = []
         self.tailing, self.completed = asyncio.Event(), asyncio.Event()
         self.error = None
-        self.recovered = Recovered()
+        self.recorder = IdleRecorder()
 
     async def play(self, on_tailing):
         self.calls.append("play")
@@ -52,7 +65,7 @@ class ScriptedRecovery:
         self.calls.append("complete")
         self.author = author
         await self.completed.wait()
-        return self.recovered
+        return self.recorder, None
 
     def cancel(self):
         self.is_cancelled = True
@@ -65,12 +78,12 @@ class ScriptedRecovery:
 async def recovering(client, **options):
     made = []
 
-    def recovery(shard, host):
-        made.append(ScriptedRecovery(shard))
+    def recovery(shard, service, log):
+        made.append(ScriptedRecovery(shard, log))
         return made[-1]
 
     async with Group(client, recovery=recovery, **options) as group:
-        await group.create(shard_spec())
+        await group.create(shard_spec(recovery_log_prefix="recovery", hint_prefix="/hints"))
         yield group, made
 
 
@@ -127,7 +140,7 @@ async def test_a_failed_recovery_fails_the_primary_too(client, slot):
             await replica.primary_loop
         if slot:
             await group.promote()
-        resolution = await group.resolver.resolve(A)
+        resolution = await group.resolve(A)
         assert resolution.status == 5  # SHARD_STOPPED
         assert "complete" not in made[0].calls or slot == 0
 
@@ -146,7 +159,7 @@ async def test_failures_of_the_store(client, hook, text):
         await group.create(shard_spec())
         await group.assign()
         assert list((await group.status("FAILED")).errors) == [text]
-        resolution = await group.resolver.resolve(A)
+        resolution = await group.resolve(A)
         assert resolution.status == 5
         assert not group.shards.replicas[A].cancelled.is_set()
     assert all(store.is_destroyed for store in application.stores)
@@ -164,7 +177,7 @@ async def test_a_failed_loop_leaves_the_store_and_a_long_text_is_cut(group):
     async with group.resolver.resolve(A) as resolution:
         assert resolution.status == 0
         assert resolution.shard is replica
-    resolution = await group.resolver.resolve(A, read_through={"source/A": 1})
+    resolution = await group.resolve(A, read_through={"source/A": 1})
     assert resolution.status == 5
     assert isinstance(replica.failure, ShardFailedError)
     assert isinstance(replica.failure.__cause__, RuntimeError)
@@ -249,39 +262,36 @@ async def test_a_store_that_cant_be_destroyed_ends_its_shard_alone(client, caplo
 
 
 async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
-    monkeypatch.setattr(holds, "WARNING_SECONDS", 0.01)
+    monkeypatch.setattr(replicas, "USE_WARNING_SECONDS", 0.01)
     await group.create(shard_spec())
     await group.assign()
-    resolution = await group.resolver.resolve(A)
-    store, replica = resolution.store, resolution.shard
-    await group.unassign()
-    await replica.primary_loop
-    assert replica.cancelled.is_set()
-    with caplog.at_level(logging.WARNING):
-        await eventually(lambda: "waits for 1 resolutions" in caplog.text)
-    assert not store.is_destroyed
-    resolution.done()
-    resolution.done()
+    async with group.resolver.resolve(A) as resolution:
+        store, replica = resolution.store, resolution.shard
+        await group.unassign()
+        await replica.primary_loop
+        assert replica.cancelled.is_set()
+        with caplog.at_level(logging.WARNING):
+            await eventually(lambda: "waits for 1 resolutions" in caplog.text)
+        assert not store.is_destroyed
     await eventually(lambda: store.is_destroyed)
 
 
-async def test_hints_that_cant_be_built_are_built_again_later(client, caplog):
-    class Recorder:
-        builds = 0
-        recorded_bytes = 0
+async def test_hints_that_cant_be_built_are_built_again_later(client, caplog, monkeypatch):
+    monkeypatch.setattr(replicas, "HINTS_SECONDS", 0)
+    monkeypatch.setattr(replicas, "FIRST_HINTS_SECONDS", 0)
 
-        def when_committed(self, size, call):
-            assert size > 0
+    class Recorder(IdleRecorder):
+        builds = 0
 
         async def build_hints(self):
             self.builds += 1
             raise OSError("no disk")
 
     recorder = Recorder()
-    async with recovering(client, first_hints_seconds=0, hints_seconds=0) as (group, made):
+    async with recovering(client) as (group, made):
         await group.assign()
         await eventually(lambda: made)
-        made[0].recovered = Recovered(recorder)
+        made[0].recorder = recorder
         made[0].tailing.set()
         made[0].completed.set()
         await eventually(lambda: recorder.builds > 1)
@@ -289,14 +299,12 @@ async def test_hints_that_cant_be_built_are_built_again_later(client, caplog):
     assert f"hints of shard {A} couldn't be recorded: no disk" in caplog.text
 
 
-async def test_hints_that_end_with_the_replica_are_no_failure(client, caplog):
+async def test_hints_that_end_with_the_replica_are_no_failure(client, caplog, monkeypatch):
+    monkeypatch.setattr(replicas, "FIRST_HINTS_SECONDS", 0)
     building = asyncio.Event()
 
-    class Recorder:
-        recorded_bytes = builds = 0
-
-        def when_committed(self, size, call):
-            pass
+    class Recorder(IdleRecorder):
+        builds = 0
 
         async def build_hints(self):
             self.builds += 1
@@ -307,10 +315,10 @@ async def test_hints_that_end_with_the_replica_are_no_failure(client, caplog):
                 raise TransportError("CANCELLED", "the recorder was cancelled") from None
 
     recorder = Recorder()
-    async with recovering(client, first_hints_seconds=0) as (group, made):
+    async with recovering(client) as (group, made):
         await group.assign()
         await eventually(lambda: made)
-        made[0].recovered = Recovered(recorder)
+        made[0].recorder = recorder
         made[0].tailing.set()
         made[0].completed.set()
         await building.wait()
@@ -320,23 +328,19 @@ async def test_hints_that_end_with_the_replica_are_no_failure(client, caplog):
     assert "couldn't be recorded" not in caplog.text
 
 
-async def test_the_store_outlives_hints_that_are_being_built(client):
+async def test_the_store_outlives_hints_that_are_being_built(client, monkeypatch):
+    monkeypatch.setattr(replicas, "FIRST_HINTS_SECONDS", 0)
     building, may_end = asyncio.Event(), asyncio.Event()
 
-    class Recorder:
-        recorded_bytes = 0
-
-        def when_committed(self, size, call):
-            pass
-
+    class Recorder(IdleRecorder):
         async def build_hints(self):
             building.set()
             await finish(may_end.wait())
 
-    async with recovering(client, first_hints_seconds=0) as (group, made):
+    async with recovering(client) as (group, made):
         await group.assign()
         await eventually(lambda: made)
-        made[0].recovered = Recovered(Recorder())
+        made[0].recorder = Recorder()
         made[0].tailing.set()
         made[0].completed.set()
         await building.wait()
@@ -347,29 +351,80 @@ async def test_the_store_outlives_hints_that_are_being_built(client):
         await eventually(lambda: group.application.stores[0].is_destroyed)
 
 
+def overdue(metrics, outcome):
+    name = "gazette_shard_overdue_stores_total"
+    return metrics.registry.get_sample_value(name, {"outcome": outcome})
+
+
 async def test_a_resolution_that_is_never_released_holds_nothing_up_for_ever(client, caplog):
-    application, overdue = Application(), []
+    application, metrics = Application(), ConsumerMetrics(CollectorRegistry())
+    resolving = AsyncExitStack()
     async with Group(
-        client, application=application, release_seconds=0.01, on_overdue=overdue.append
+        client, application=application, release_timeout=0.01, metrics=metrics
     ) as group:
         await group.create(shard_spec())
         await group.assign()
-        resolution = await group.resolver.resolve(A)
+        await resolving.enter_async_context(group.resolver.resolve(A))
     assert application.stores[0].is_destroyed
     text = f"shard {A} ends, though 1 resolutions weren't released within 0.01 s"
     assert text in caplog.text
-    assert overdue == ["in_use"]
-    resolution.done()
+    assert overdue(metrics, "in_use") == 1
+    await resolving.aclose()
 
 
-async def test_a_resolution_that_is_forgotten_warns_and_is_released(group):
-    await group.create(shard_spec())
-    await group.assign()
-    resolution = await group.resolver.resolve(A)
-    await group.unassign()
-    with pytest.warns(ResourceWarning, match=f"a resolution of shard {A} was never released"):
-        del resolution
-    await eventually(lambda: group.application.stores[0].is_destroyed)
+async def test_a_replica_begins_only_after_its_predecessor_has_released_its_store(client):
+    """The store may lock files, such as those of `directory=`."""
+    may_end = asyncio.Event()
+
+    class Locking(TrackedStore):
+        async def destroy(self):
+            await may_end.wait()
+            await super().destroy()
+
+    class Opening(Application):
+        async def new_store(self, shard, recorder):
+            assert all(each.is_destroyed for each in self.stores), "the directory is locked"
+            self.stores.append(Locking(Disk()))
+            return self.stores[-1]
+
+    async with Group(client, application=Opening()) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        await group.status("PRIMARY")
+        first = group.shards.replicas[A]
+        key = KEYS.assignment(A, *LOCAL, 0)
+        await group.write(Delete(key))
+        await group.write(Put(key, b""))
+        await eventually(first.cancelled.is_set)
+        resolving = asyncio.ensure_future(group.resolve(A))
+        await turns(20)
+        assert not resolving.done()
+        may_end.set()
+        resolution = await resolving
+        assert (resolution.status, len(group.application.stores)) == (0, 2)
+        await group.status("PRIMARY")
+
+
+async def test_a_hook_that_resists_its_end_keeps_its_shard_waiting_only_so_long(client, caplog):
+    may_end = asyncio.Event()
+
+    class Resisting(Application):
+        async def new_store(self, shard, recorder):
+            if not self.opening.is_set():
+                self.opening.set()
+                await finish(may_end.wait())
+            return await super().new_store(shard, recorder)
+
+    async with Group(client, application=Resisting(), release_timeout=0) as group:
+        group.shards.end_seconds = 0.01
+        await group.create(shard_spec())
+        await group.assign()
+        await group.application.opening.wait()
+        await group.unassign()
+        await group.assign()
+        await group.status("PRIMARY")
+        assert f"a hook of shard {A} is left running after its end" in caplog.text
+        may_end.set()
 
 
 class StuckStore(TrackedStore):
@@ -406,8 +461,8 @@ async def test_a_store_that_hangs_holds_nothing_up_for_ever(
             stores.append(StuckStore(resists))
             return stores[0]
 
-    overdue = []
-    options = {"application": Stuck(), "release_seconds": 0.01, "on_overdue": overdue.append}
+    metrics = ConsumerMetrics(CollectorRegistry())
+    options = {"application": Stuck(), "release_timeout": 0.01, "metrics": metrics}
     async with recovering(client, **options) as (group, made):
         await group.assign()
         await eventually(lambda: made)
@@ -417,7 +472,7 @@ async def test_a_store_that_hangs_holds_nothing_up_for_ever(
         await group.status("PRIMARY")
     assert f"destroying the store of shard {A} took more than 0.01 s, {text}" in caplog.text
     assert made[0].calls[-1] == "close"
-    assert overdue == ["left"]
+    assert overdue(metrics, "left") == 1
     if resists:
         stores[0].may_end.set()
         await eventually(lambda: f"destroying the store of shard {A} failed" in caplog.text)
@@ -440,7 +495,7 @@ async def test_appends_of_a_shard_end_with_it_and_are_part_of_the_status(group, 
 
 
 async def test_restarts_delete_the_own_assignment(client):
-    restarts = Restarts(RestartPolicy(max_attempts=1, first_seconds=0))
+    restarts = RestartPolicy(max_attempts=1, first_seconds=0)
     async with Group(client, restarts=restarts) as group:
         await group.create(shard_spec())
         await group.assign()

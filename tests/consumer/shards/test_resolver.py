@@ -33,7 +33,7 @@ def claims(selector):
 
 
 async def test_unknown_shards(group):
-    resolution = await group.resolver.resolve("missing/shard")
+    resolution = await group.resolve("missing/shard")
     assert resolution.status == Status.SHARD_NOT_FOUND
     assert resolution.header.process_id == LOCAL_ID
     assert resolution.header.route == pb.Route(primary=-1)
@@ -47,19 +47,19 @@ async def test_unknown_shards(group):
 async def test_a_member_whose_key_is_gone_has_a_placeholder(client):
     async with Group(client) as group:
         await group.write(Delete(KEYS.member(*LOCAL)))
-        resolution = await group.resolver.resolve("missing/shard")
+        resolution = await group.resolve("missing/shard")
         missing = pb.ProcessSpec.ID(zone="local ConsumerSpec", suffix="missing from Etcd")
         assert resolution.header.process_id == missing
         await group.create(shard_spec())
         await group.assign(member=REMOTE)
-        resolution = await group.resolver.resolve(A)
+        resolution = await group.resolve(A)
         assert (resolution.status, resolution.header.process_id) == (Status.OK, REMOTE_ID)
 
 
 async def test_a_shard_without_a_primary(group):
     await group.create(shard_spec())
     await group.assign(slot=1, member=REMOTE)
-    resolution = await group.resolver.resolve(A)
+    resolution = await group.resolve(A)
     assert resolution.status == Status.NO_SHARD_PRIMARY
     assert resolution.header.process_id == LOCAL_ID
     assert resolution.header.route == pb.Route(
@@ -71,26 +71,25 @@ async def test_a_shard_without_a_primary(group):
 async def test_a_primary_elsewhere(group):
     await group.create(shard_spec())
     await group.assign(member=REMOTE)
-    resolution = await group.resolver.resolve(A, may_proxy=False)
+    resolution = await group.resolve(A, may_proxy=False)
     assert resolution.status == Status.NOT_SHARD_PRIMARY
     assert resolution.header.process_id == LOCAL_ID
-    resolution = await group.resolver.resolve(A)
+    resolution = await group.resolve(A)
     assert (resolution.status, resolution.header.process_id) == (Status.OK, REMOTE_ID)
     assert resolution.shard is resolution.store is None
-    resolution.done()
     await group.write(Delete(KEYS.member(*REMOTE)))
-    resolution = await group.resolver.resolve(A)
+    resolution = await group.resolve(A)
     assert list(resolution.header.route.endpoints) == [""]
 
 
 async def test_claims_hide_shards_and_their_routes(group):
     await group.create(shard_spec())
     await group.assign(member=REMOTE)
-    resolution = await group.resolver.resolve(A, claims=claims("id=shard-B"))
+    resolution = await group.resolve(A, claims=claims("id=shard-B"))
     assert resolution.status == Status.SHARD_NOT_FOUND
     assert not resolution.header.route.members
     assert resolution.spec is None
-    resolution = await group.resolver.resolve(A, claims=claims("id=shard-A"))
+    resolution = await group.resolve(A, claims=claims("id=shard-A"))
     assert resolution.status == Status.OK
 
 
@@ -98,9 +97,7 @@ async def test_a_proxied_request_waits_for_the_senders_revision(group):
     await group.create(shard_spec())
     header = group.resolver.unrouted_header()
     header.etcd.revision += 1
-    waiting = asyncio.ensure_future(
-        group.resolver.resolve(A, may_proxy=False, proxy_header=header).__aenter__()
-    )
+    waiting = asyncio.ensure_future(group.resolve(A, may_proxy=False, proxy_header=header))
     await asyncio.sleep(0)
     assert not waiting.done()
     await group.assign()
@@ -108,7 +105,6 @@ async def test_a_proxied_request_waits_for_the_senders_revision(group):
     assert resolution.status == Status.OK
     assert resolution.shard.is_ready
     assert resolution.store is group.application.stores[0]
-    resolution.done()
 
 
 @pytest.mark.parametrize("zone", ["remote", ""])
@@ -117,22 +113,20 @@ async def test_proxied_requests_for_others(group, zone):
     header.process_id.CopyFrom(pb.ProcessSpec.ID(zone=zone, suffix="consumer" if zone else ""))
     if zone:
         with pytest.raises(ResolverError, match="request ProcessId doesn't match our own"):
-            await group.resolver.resolve(A, proxy_header=header)
+            await group.resolve(A, proxy_header=header)
     else:
-        resolution = await group.resolver.resolve(A, proxy_header=header)
+        resolution = await group.resolve(A, proxy_header=header)
         assert resolution.status == Status.SHARD_NOT_FOUND
     header.etcd.cluster_id = 1337
     with pytest.raises(ResolverError, match=r"request Etcd ClusterId doesn't match our own \(1337"):
-        await group.resolver.resolve(A, proxy_header=header)
+        await group.resolve(A, proxy_header=header)
 
 
 async def test_reading_through_waits_for_journals_that_are_read(group):
     await group.create(shard_spec())
     await group.assign()
     await group.status("PRIMARY")
-    waiting = asyncio.ensure_future(
-        group.resolver.resolve(A, read_through={"source/B": 10, "bogus": 123}).__aenter__()
-    )
+    waiting = asyncio.ensure_future(group.resolve(A, read_through={"source/B": 10, "bogus": 123}))
     replica = group.shards.replicas[A]
     replica.progress_cell.update({"source/B": 9})
     await asyncio.sleep(0)
@@ -141,7 +135,6 @@ async def test_reading_through_waits_for_journals_that_are_read(group):
     resolution = await waiting
     assert resolution.status == Status.OK
     assert dict(resolution.shard.progress().publish_at) == {"echo/out": 5}
-    resolution.done()
     # A source of the spec that was added to a running shard isn't read, nor waited for.
     await group.create(shard_spec(A, "source/A", "source/B", "source/C"))
     async with group.resolver.resolve(A, read_through={"source/C": 1}) as resolution:
@@ -167,13 +160,11 @@ async def test_producers_say_what_to_wait_for(client):
         await group.assign()
         await group.status("PRIMARY")
         with pytest.raises(ResolverError, match=r"MessageProducer\.ReadThrough: no such offset"):
-            await group.resolver.resolve(A, read_through={"bad": 1})
-        waiting = asyncio.ensure_future(
-            group.resolver.resolve(A, read_through={"j": 3}).__aenter__()
-        )
+            await group.resolve(A, read_through={"bad": 1})
+        waiting = asyncio.ensure_future(group.resolve(A, read_through={"j": 3}))
         await asyncio.sleep(0)
         group.shards.replicas[A].progress_cell.update({"of/j": 3})
-        (await waiting).done()
+        await waiting
 
 
 async def test_the_end_of_a_replica_ends_waits_for_it(client):
@@ -182,16 +173,14 @@ async def test_the_end_of_a_replica_ends_waits_for_it(client):
     async with Group(client, application=application) as group:
         await group.create(shard_spec())
         await group.assign()
-        for_store = asyncio.ensure_future(group.resolver.resolve(A).__aenter__())
+        for_store = asyncio.ensure_future(group.resolve(A))
         await application.opening.wait()
         await group.unassign()
         assert (await for_store).status == Status.SHARD_STOPPED
         application.may_open.set()
         await group.assign()
         await group.status("PRIMARY")
-        for_offset = asyncio.ensure_future(
-            group.resolver.resolve(A, read_through={"source/A": 1}).__aenter__()
-        )
+        for_offset = asyncio.ensure_future(group.resolve(A, read_through={"source/A": 1}))
         await asyncio.sleep(0)
         await group.unassign()
         assert (await for_offset).status == Status.SHARD_STOPPED
@@ -204,8 +193,8 @@ async def test_a_member_that_stops_serves_only_others_shards(group):
     await group.status("PRIMARY")
     group.resolver.stop_serving_local_shards()
     with pytest.raises(ResolverStoppedError, match="resolver has stopped serving local shards"):
-        await group.resolver.resolve(A)
-    assert (await group.resolver.resolve("shard-B")).status == Status.OK
+        await group.resolve(A)
+    assert (await group.resolve("shard-B")).status == Status.OK
     await group.create(shard_spec("shard-C"))
     await group.assign("shard-C")
     assert await group.shards.replica("shard-C") is None

@@ -9,12 +9,15 @@ import re
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.consumer.recoverylog import encode_hints
+from gazette_aio.consumer.service.metrics import ConsumerMetrics
+from gazette_aio.consumer.shards import replica
 from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
 from gazette_aio.consumer.transactions.primary import PrimaryLoop
@@ -68,9 +71,8 @@ async def test_listings_that_fail_for_a_while_fail_no_shard(tmp_path, code):
                 async with member(client) as group:
                     await group.create(logged())
                     await group.assign()
-                    resolution = await group.resolver.resolve(A, read_through=published)
+                    resolution = await group.resolve(A, read_through=published)
                     assert resolution.status == pc.Status.OK
-                    resolution.done()
     assert next(failures) >= 40
 
 
@@ -207,7 +209,7 @@ async def test_a_long_shard_id(broker, tmp_path, letter: str):
         assert directory.name.startswith(f"shard-{letter * 3}")
 
 
-async def test_hints_are_recorded_while_the_shard_is_idle(broker):
+async def test_hints_are_recorded_while_the_shard_is_idle(broker, monkeypatch):
     class Recording(Application):
         async def new_store(self, shard, recorder):
             self.recorder = recorder
@@ -217,7 +219,8 @@ async def test_hints_are_recorded_while_the_shard_is_idle(broker):
             return await super().new_store(shard, recorder)
 
     application = Recording()
-    async with member(broker, application=application, first_hints_seconds=0) as group:
+    monkeypatch.setattr(replica, "FIRST_HINTS_SECONDS", 0)
+    async with member(broker, application=application) as group:
         await group.create(logged())
         await group.assign()
 
@@ -244,10 +247,8 @@ async def test_hints_are_recorded_before_their_time(broker, reason):
 
     application = Recording()
     options = {"hints_bytes": 500} if reason == "bytes" else {}
-    recovered: list[int] = []
-    async with member(
-        broker, application=application, on_recovered=recovered.append, **options
-    ) as group:
+    metrics = ConsumerMetrics(CollectorRegistry())
+    async with member(broker, application=application, metrics=metrics, **options) as group:
         await group.create(logged())
         await group.assign()
         await group.status("PRIMARY")
@@ -267,7 +268,8 @@ async def test_hints_are_recorded_before_their_time(broker, reason):
         await group.assign()
         await group.status("PRIMARY")
         # The file of before isn't played.
-        assert sum(recovered) == len(b"content" * 100)
+        recovered = "gazette_recoverylog_recovered_bytes_total"
+        assert metrics.registry.get_sample_value(recovered) == len(b"content" * 100)
 
 
 @pytest.mark.parametrize("slot", [0, 1])
@@ -301,8 +303,8 @@ async def test_hints_of_a_users_function(broker):
     responses[1].primary_hints.hints.log = "recovery/logs/other"
     asked = []
 
-    async def get_hints(shard):
-        asked.append(shard)
+    async def get_hints(claims, service, request):
+        asked.append(request.shard)
         return responses[len(asked) - 1]
 
     await broker.apply([journal_change("recovery/logs/other", LOG_TYPE)])
