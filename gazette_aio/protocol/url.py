@@ -85,9 +85,5 @@ def parse_url(text: str) -> URL:
 
 def redacted(url: str) -> str:
     """Return a URL without its secrets: the query, and a user with a password."""
-    return _USER.sub(r"\1", _without_query(url.partition("#")[0]))
-
-
-def _without_query(text: str) -> str:
-    base, mark, _ = text.partition("?")
-    return f"{base}?…" if mark else base
+    base, mark, _ = url.partition("#")[0].partition("?")
+    return _USER.sub(r"\1", f"{base}?…" if mark else base)

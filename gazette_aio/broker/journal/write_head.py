@@ -92,9 +92,9 @@ class WriteHead:
         self._is_damaged = True
 
     def check(self) -> None:
-        """Raise ReplicaFailedError if the journal has failed."""
-        self.check_damage()
+        """Raise ReplicaFailedError if the journal has failed or is damaged."""
         if self._failure:
+            self.check_damage()
             raise ReplicaFailedError(self._failure)
 
     def check_damage(self) -> None:

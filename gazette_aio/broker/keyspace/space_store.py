@@ -74,7 +74,7 @@ class KeySpaceStore:
             if transaction is None:
                 return False
             if transaction.revision > self.space.revision:
-                await self._settle(transaction)
+                await finish(self._commit(transaction))
             return True
 
     async def suspend(
@@ -95,7 +95,7 @@ class KeySpaceStore:
             spec.suspend.level = level
             spec.suspend.offset = offset
             if (transaction := self.space.decide_spec(item, spec)) is not None:
-                await self._settle(transaction)
+                await finish(self._commit(transaction))
 
     async def wait_for(self, revision: int, until: Deadline | None = None) -> bool:
         """Wait until the key space has reached a revision.
@@ -157,12 +157,10 @@ class KeySpaceStore:
                 await self._snapshot()
             await self._workers.run(self._log.close)
 
-    async def _settle(self, transaction: KeySpaceTransaction) -> None:
-        # Invariant: a logged transaction is adopted, even if its caller is cancelled. Otherwise the
-        # next transaction would have the same revision, and be lost at the next start.
-        await finish(self._commit(transaction))
-
     async def _commit(self, transaction: KeySpaceTransaction) -> None:
+        # Invariant: await it by `finish`. A logged transaction is adopted, even if its caller is
+        # cancelled. Otherwise the next transaction would have the same revision, and be lost at the
+        # next start.
         if self._log.has_failed:
             raise RpcError(self._failure)
         try:
