@@ -101,7 +101,7 @@ class WordCount(Application[PairCount, SQLiteStore]):
         """Sums are in a database, which the shard's recovery log restores."""
         return SQLiteStore(recorder, schema=SCHEMA)
 
-    def consume_message(
+    async def consume_message(
         self,
         shard: Shard,
         store: SQLiteStore,
@@ -112,7 +112,8 @@ class WordCount(Application[PairCount, SQLiteStore]):
         if envelope.flags == ACK_TXN:
             return
         message = envelope.message
-        store.db.execute(ADD, (message.pair, message.count))
+        db = await store.transaction()
+        db.execute(ADD, (message.pair, message.count))
 
     async def init_application(self, service: Service) -> None:
         """Serve texts and questions."""

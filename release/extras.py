@@ -68,7 +68,7 @@ def allocate() -> None:
     from gazette_aio.consumer.allocator.solver import Problem, solve_packed
 
     solve_packed(Problem([], [], [], [], []))
-    modules("consumer.recoverylog", "consumer.service.service")()
+    modules("consumer.recoverylog", "consumer.service.service", "consumer.stores.sqlite.store")()
 
 
 def adapt_a_model() -> None:
@@ -124,7 +124,6 @@ USES: dict[str, Callable[[], Any]] = {
     "server": serve,
     "spark": make_a_source,
     "sql": modules("consumer.stores.sql"),
-    "sqlite": modules("consumer.stores.sqlite.vfs"),
     "uvloop": run_by_uvloop,
 }
 """What each extra is for."""

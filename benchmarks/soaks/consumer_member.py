@@ -85,6 +85,16 @@ class SQLiteCounting(Counting[SQLiteStore]):
         schema = "CREATE TABLE IF NOT EXISTS numbers (key TEXT PRIMARY KEY, number INTEGER)"
         return SQLiteStore(recorder, schema=schema)
 
+    async def consume_message(
+        self,
+        shard: Shard,
+        store: SQLiteStore,
+        envelope: Envelope[Any],
+        publisher: Publisher[Any],
+    ) -> None:
+        await store.transaction()
+        await super().consume_message(shard, store, envelope, publisher)
+
     def last(self, store: SQLiteStore, key: str) -> int:
         row = store.db.execute("SELECT number FROM numbers WHERE key = ?", (key,)).fetchone()
         return 0 if row is None else int(row[0])

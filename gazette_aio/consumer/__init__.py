@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         MemoryStore,
         RocksDBStore,
         SQLiteStore,
-        SQLiteVFSStore,
         SQLStore,
         StoredRecord,
     )
@@ -98,7 +97,6 @@ __all__ = [
     "RocksDBStore",
     "SQLStore",
     "SQLiteStore",
-    "SQLiteVFSStore",
     "Service",
     "Shard",
     "ShardAPI",
@@ -154,7 +152,6 @@ _MODULES = {
     "RocksDBStore": _STORES,
     "SQLStore": _STORES,
     "SQLiteStore": _STORES,
-    "SQLiteVFSStore": _STORES,
     "Service": f"{_SERVICE}.service",
     "Shard": _APPLICATION,
     "ShardAPI": "gazette_aio.consumer.handlers",

@@ -1,6 +1,6 @@
 """`gazette-aio shards`: list, apply, edit and unassign shards, and show their progress.
 
-Modules `recovery` and `pruning` have recover and prune.
+Modules `recovery`, `pruning` and `page_databases` have further commands.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 import gazette_aio.protocol as pb
+from gazette_aio.cli.shards.page_databases import import_pages
 from gazette_aio.cli.shards.pruning import prune
 from gazette_aio.cli.shards.recovery import recover
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
@@ -51,6 +52,7 @@ def shards() -> None:
     """List, apply, edit and unassign shards of a consumer, and look after their recovery logs."""
 
 
+shards.add_command(import_pages)
 shards.add_command(prune)
 shards.add_command(recover)
 

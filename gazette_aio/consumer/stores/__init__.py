@@ -1,8 +1,7 @@
 """Stores of shards: state and checkpoint, committed as one.
 
-Imports `consumer.application`, `message`, `client`, `aio` and
-`protocol`. SQLAlchemy is imported only for `SQLStore`, apsw for `SQLiteVFSStore`, and
-rocksdict for `RocksDBStore` and `import_page_database()`.
+Imports `consumer.application`, `message`, `client`, `aio` and `protocol`. SQLAlchemy is imported
+only for `SQLStore`, apsw for `SQLiteStore`, and rocksdict for `RocksDBStore`.
 
 A store commits in the background while the next transaction runs, so that `start_commit()` fixes
 what a commit has before it awaits anything. `testing.check_store()` holds all stores to the same
@@ -19,13 +18,11 @@ SQL, a version to compare, or a file under `flock`.
   locks.
 * `RocksDBStore` watches its directory, as no binding shows what RocksDB writes. Logs of more than 4
   MiB are flushed before hints are built, since a log is live as a whole.
-* `SQLiteStore` records committed frames at the end of the write-ahead log, and itself moves pages
-  to the database file; if anything else has, the commit fails. An update in place keeps all of the
-  log alive, so that a database is copied in the log, piece by piece with commits, once playback
-  would exceed 1.5 times its size and 8 MiB; playback stays within three times the size and 16 MiB.
-* `SQLiteVFSStore` notes where databases are written, and records these places after the commit, all
-  databases in one append. Nothing in the VFS may raise: the connection would silently write
-  nothing.
+* `SQLiteStore` notes where databases are written, and records these places after the commit, all
+  databases in one append. Nothing in its VFS may raise: the connection would silently write
+  nothing. An update in place keeps all of the log alive, so that a database is copied in the log,
+  piece by piece with commits, once playback would exceed 1.5 times its size and 8 MiB; playback
+  stays within three times the size and 16 MiB.
 """
 
 from __future__ import annotations
@@ -41,9 +38,7 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.stores.rocksdb.store import RocksDBStore
     from gazette_aio.consumer.stores.sql import SQLStore
     from gazette_aio.consumer.stores.sql_table import checkpoint_table
-    from gazette_aio.consumer.stores.sqlite.importing import import_page_database
     from gazette_aio.consumer.stores.sqlite.store import SQLiteStore
-    from gazette_aio.consumer.stores.sqlite.vfs import SQLiteVFSStore
 
 __all__ = [
     "CompareAndSetStore",
@@ -53,19 +48,15 @@ __all__ = [
     "RocksDBStore",
     "SQLStore",
     "SQLiteStore",
-    "SQLiteVFSStore",
     "StoredRecord",
     "checkpoint_table",
-    "import_page_database",
 ]
 
 _MODULES = {
     "RocksDBStore": "gazette_aio.consumer.stores.rocksdb.store",
     "SQLStore": "gazette_aio.consumer.stores.sql",
     "SQLiteStore": "gazette_aio.consumer.stores.sqlite.store",
-    "SQLiteVFSStore": "gazette_aio.consumer.stores.sqlite.vfs",
     "checkpoint_table": "gazette_aio.consumer.stores.sql",
-    "import_page_database": "gazette_aio.consumer.stores.sqlite.importing",
 }
 
 

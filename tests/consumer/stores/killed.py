@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from gazette_aio.consumer.stores import SQLiteVFSStore
+from gazette_aio.consumer.stores import SQLiteStore
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.faulty_disk import FaultyDisk
 from tests.consumer.stores.sqlite_stores import SHARD
@@ -48,7 +48,7 @@ class KillingDisk(FaultyDisk):
 
 async def commit(directory: Path, say: int) -> None:
     """Check that all databases are of one commit, and make the next one."""
-    store = SQLiteVFSStore(None, schema=SCHEMA, directory=directory, pragmas={"cache_size": 2})
+    store = SQLiteStore(None, schema=SCHEMA, directory=directory, pragmas={"cache_size": 2})
     checkpoint = await store.restore_checkpoint(SHARD)
     (number,) = [source.read_through for source in checkpoint.sources.values()] or [0]
     for table in TABLES:

@@ -9,7 +9,7 @@ from typing import Any
 from gazette_aio.protocol.consumer import Checkpoint
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder
-from tests.consumer.stores.sqlite_stores import PUT, SHARD, AnyStore
+from tests.consumer.stores.sqlite_stores import PUT, SHARD, SQLiteStore
 
 State = dict[int, bytes]
 
@@ -28,7 +28,7 @@ class Workload:
             "auto_vacuum": self.random.choice(["NONE", "FULL"]),
         }
 
-    async def run(self, store: AnyStore, recorder: MemoryRecorder, commits: int) -> None:
+    async def run(self, store: SQLiteStore, recorder: MemoryRecorder, commits: int) -> None:
         state = dict(self.states[-1])
         for _ in range(commits):
             self._change(store.db, state)
@@ -58,7 +58,7 @@ class Workload:
             for key in [key for key in state if key >= 100]:
                 del state[key]
 
-    async def check(self, store: AnyStore, cut: int) -> None:
+    async def check(self, store: SQLiteStore, cut: int) -> None:
         """Check that a store has the state of the latest commit before a cut, or one that had begun."""
         checkpoint = await store.restore_checkpoint(SHARD)
         (number,) = [source.read_through for source in checkpoint.sources.values()] or [0]

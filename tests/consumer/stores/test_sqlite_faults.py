@@ -1,4 +1,4 @@
-"""SQLiteVFSStore on a disk that fails: no commit succeeds that isn't recorded as a whole."""
+"""SQLiteStore on a disk that fails: no commit succeeds that isn't recorded as a whole."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
 from gazette_aio.client.appends.futures import AsyncOperation
-from gazette_aio.consumer.stores import SQLiteStore, SQLiteVFSStore
+from gazette_aio.consumer.stores import SQLiteStore
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import DependencyError, StoreError
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.faulty_disk import FaultyDisk
 from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
-from tests.consumer.stores.sqlite_stores import PUT, SCHEMA, SHARD, opened, value_of
+from tests.consumer.stores.sqlite_stores import (
+    PUT,
+    SCHEMA,
+    SHARD,
+    opened,
+    recorded_ahead,
+    value_of,
+)
 
 TWO = f"""
 {SCHEMA};
@@ -38,14 +44,10 @@ def disk() -> Iterator[FaultyDisk]:
     disk.close()
 
 
-def vfs(recorder: MemoryRecorder, schema: str = SCHEMA, **options: Any) -> Any:
-    return opened(recorder, schema, kind=SQLiteVFSStore, **options)
-
-
 class Hook:
     """Changes two tables, and goes on after statements that fail."""
 
-    def __init__(self, store: SQLiteVFSStore) -> None:
+    def __init__(self, store: SQLiteStore) -> None:
         self.store = store
         self.state: State = {}
         self.committed: list[State] = [{}]
@@ -88,7 +90,7 @@ async def committed_with(
 ) -> tuple[list[State], bytes]:
     """Return what was committed while a call failed, and the log."""
     recorder = MemoryRecorder(directory)
-    async with vfs(recorder, TWO, pragmas=SMALL) as store:
+    async with opened(recorder, TWO, pragmas=SMALL) as store:
         await store.restore_checkpoint(SHARD)
         hook = Hook(store)
         for key in range(20):
@@ -115,7 +117,7 @@ async def committed_with(
 async def recovered(directory: Path, content: bytes) -> tuple[int, State]:
     fsm, _ = recover(directory, content)
     state: State = {}
-    async with vfs(MemoryRecorder(directory, fsm, content, author=2), TWO) as store:
+    async with opened(MemoryRecorder(directory, fsm, content, author=2), TWO) as store:
         checkpoint = await store.restore_checkpoint(SHARD)
         for table, name in (("state", "main"), ("second", "second")):
             rows = store.db.execute(f"SELECT key, value FROM {table}").fetchall()
@@ -161,16 +163,14 @@ async def test_nothing_else_is_called_that_could_fail(
 async def test_an_opening_that_fails_records_nothing_wrong(
     disk: FaultyDisk, tmp_path: Path, operation: str
 ) -> None:
-    """SQLite goes on if it can't remove the write-ahead log of the other store."""
-    before = MemoryRecorder(tmp_path / "before")
-    async with opened(before, kind=SQLiteStore) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.execute(PUT, (1, b"one"))
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-        content = before.content
+    """SQLite goes on if it can't remove the write-ahead log of a former release."""
+    fsm, _ = recover(tmp_path / "before", b"")
+    before = MemoryRecorder(tmp_path / "before", fsm)
+    recorded_ahead(before, b"one")
+    content = before.content
     fsm, _ = recover(tmp_path / "failed", content)
     recorder = MemoryRecorder(tmp_path / "failed", fsm, content, author=2)
-    async with vfs(recorder) as store:
+    async with opened(recorder) as store:
         disk.fail(operation, lasts=2)
         with pytest.raises(StoreError, match="injected"):
             await store.restore_checkpoint(SHARD)
@@ -180,7 +180,7 @@ async def test_an_opening_that_fails_records_nothing_wrong(
             await store.restore_checkpoint(SHARD)
         content = recorder.content
     fsm, _ = recover(tmp_path / "again", content)
-    async with vfs(MemoryRecorder(tmp_path / "again", fsm, content, author=3)) as store:
+    async with opened(MemoryRecorder(tmp_path / "again", fsm, content, author=3)) as store:
         assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
         assert value_of(store, 1) == b"one"
 
@@ -190,7 +190,7 @@ async def test_a_database_that_fails_to_close(
 ) -> None:
     """It's closed, its VFS is gone, and its directory is removed."""
     before = apsw.vfs_names()
-    async with vfs(MemoryRecorder(tmp_path / "one"), TWO) as store:
+    async with opened(MemoryRecorder(tmp_path / "one"), TWO) as store:
         await store.restore_checkpoint(SHARD)
         disk.fail("xClose", lasts=9)
     assert disk.failed
@@ -203,7 +203,7 @@ async def test_an_opening_fails_with_its_own_error(
     disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = apsw.vfs_names()
-    async with vfs(MemoryRecorder(tmp_path / "one"), f"{SCHEMA}; CREATE nothing") as store:
+    async with opened(MemoryRecorder(tmp_path / "one"), f"{SCHEMA}; CREATE nothing") as store:
         disk.fail("xClose", lasts=9)
         with pytest.raises(StoreError, match="syntax error"):
             await store.restore_checkpoint(SHARD)
@@ -216,7 +216,7 @@ async def test_a_commit_fails_with_its_first_error(
     disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Here, a failed dependency, after which the transaction can't be rolled back."""
-    async with opened(None, kind=SQLiteVFSStore, directory=tmp_path, pragmas=SMALL) as store:
+    async with opened(None, directory=tmp_path, pragmas=SMALL) as store:
         await store.restore_checkpoint(SHARD)
         store.db.executemany(PUT, [(key, bytes(3000)) for key in range(20)])
         appended = AsyncOperation()
@@ -227,7 +227,7 @@ async def test_a_commit_fails_with_its_first_error(
             await commit
         assert disk.failed
     assert "failed to undo a commit that failed" in caplog.text
-    async with opened(None, kind=SQLiteVFSStore, directory=tmp_path) as store:
+    async with opened(None, directory=tmp_path) as store:
         assert await store.restore_checkpoint(SHARD) == Checkpoint()
 
 
@@ -237,7 +237,7 @@ async def test_a_database_that_cannot_be_attached_is_nothing_to_record(
 ) -> None:
     """And the database that is open stays locked."""
     recorder = MemoryRecorder(tmp_path / "one")
-    async with vfs(recorder) as store:
+    async with opened(recorder) as store:
         assert await store.restore_checkpoint(SHARD) == Checkpoint()
         with pytest.raises((apsw.CantOpenError, apsw.BusyError)):
             store.db.execute(f"ATTACH '{name}' AS again")

@@ -1,4 +1,4 @@
-"""SQLiteVFSStore: several databases, and what is recorded of them."""
+"""SQLiteStore: several databases, and what is recorded of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
-from gazette_aio.consumer.stores import SQLiteStore, SQLiteVFSStore
 from gazette_aio.consumer.stores.sqlite import databases
 from gazette_aio.consumer.stores.sqlite.databases import merged
 from gazette_aio.protocol.consumer import Checkpoint
@@ -25,7 +23,7 @@ from tests import extent
 from tests.consumer.recoverylog.player.logs import is_there
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
-from tests.consumer.stores.sqlite_stores import GET, PUT, SCHEMA, SHARD, AnyKind, opened
+from tests.consumer.stores.sqlite_stores import GET, PUT, SCHEMA, SHARD, opened
 
 THREE = f"""
 {SCHEMA};
@@ -37,22 +35,18 @@ CREATE TABLE IF NOT EXISTS "a third".third (key INTEGER PRIMARY KEY, value BLOB)
 TABLES = ("state", "second", "third")
 
 
-def vfs(recorder: MemoryRecorder | None = None, schema: str = SCHEMA, **options: Any) -> Any:
-    return opened(recorder, schema, kind=SQLiteVFSStore, **options)
-
-
 async def test_a_directory_of_this_machine(tmp_path: Path) -> None:
-    async with vfs(directory=tmp_path, schema=THREE) as store:
+    async with opened(directory=tmp_path, schema=THREE) as store:
         assert await store.restore_checkpoint(SHARD) == Checkpoint()
         for table in TABLES:
             await store.execute(f"INSERT INTO {table} VALUES (1, ?)", (table,))
         await store.start_commit(SHARD, checkpoint_at(1), ())
         await store.execute_many(PUT, [(1, b"none"), (2, b"two")])
-    async with vfs(directory=tmp_path, schema=THREE) as store:
+    async with opened(directory=tmp_path, schema=THREE) as store:
         assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
         for table in TABLES:
             assert await store.execute(f"SELECT * FROM {table}") == [(1, table)]
-        async with vfs(directory=tmp_path) as other:
+        async with opened(directory=tmp_path) as other:
             with pytest.raises(StoreError, match="opening the database: database is locked"):
                 await other.restore_checkpoint(SHARD)
 
@@ -61,7 +55,7 @@ async def test_transactions_are_of_all_databases(tmp_path: Path) -> None:
     """Pages of open transactions are written before the commit, as the cache is small."""
     recorder = MemoryRecorder(tmp_path / "one")
     chance = random.Random(extent.seed())
-    async with vfs(recorder, THREE, pragmas={"cache_size": 4}) as store:
+    async with opened(recorder, THREE, pragmas={"cache_size": 4}) as store:
         await store.restore_checkpoint(SHARD)
         for number in range(1, 13):
             for table in TABLES:
@@ -76,7 +70,7 @@ async def test_transactions_are_of_all_databases(tmp_path: Path) -> None:
     for cut in appends[1:]:
         fsm, _ = recover(tmp_path / "two", content[:cut])
         again = MemoryRecorder(tmp_path / "two", fsm, content[:cut], author=2)
-        async with vfs(again, THREE) as store:
+        async with opened(again, THREE) as store:
             checkpoint = await store.restore_checkpoint(SHARD)
             (number,) = [each.read_through for each in checkpoint.sources.values()] or [0]
             firsts = set[tuple[bytes, ...]]()
@@ -106,32 +100,10 @@ async def test_kills_amid_commits_of_several_databases(tmp_path: Path) -> None:
     assert outcomes["undone"]
 
 
-@pytest.mark.parametrize("kinds", [(SQLiteStore, SQLiteVFSStore), (SQLiteVFSStore, SQLiteStore)])
-async def test_either_store_continues_what_the_other_has_recorded(
-    tmp_path: Path, kinds: tuple[AnyKind, AnyKind]
-) -> None:
-    content = b""
-    for owner in range(1, 6):
-        directory = tmp_path / str(owner)
-        fsm, _ = recover(directory, content)
-        recorder = MemoryRecorder(directory, fsm, content, author=owner)
-        async with opened(recorder, kind=kinds[owner % 2]) as store:
-            expected = checkpoint_at(owner - 1) if owner > 1 else Checkpoint()
-            assert await store.restore_checkpoint(SHARD) == expected
-            count = store.db.execute("SELECT count(*), sum(length(value)) FROM state").fetchone()
-            assert count == ((owner - 1) * 50, (owner - 1) * 50_000 or None)
-            rows = [(owner * 100 + key, bytes(1000)) for key in range(50)]
-            store.db.executemany(PUT, rows)
-            await store.start_commit(SHARD, checkpoint_at(owner), ())
-            content = recorder.content
-            has_wal = "/primary.db-wal" in recorder.links()
-            assert has_wal == (kinds[owner % 2] is SQLiteStore)
-
-
 async def test_a_copy_of_the_database_that_the_schema_makes_is_recorded(tmp_path: Path) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
     schema = f"{SCHEMA}; INSERT OR IGNORE INTO state VALUES (1, 'one'); VACUUM INTO 'copy.db';"
-    async with vfs(recorder, schema) as store:
+    async with opened(recorder, schema) as store:
         await store.restore_checkpoint(SHARD)
         assert set(recorder.links()) == {"/primary.db", "/copy.db"}
     recover(tmp_path / "two", recorder.content)
@@ -152,7 +124,7 @@ async def test_databases_of_other_kinds(tmp_path: Path) -> None:
         f"{SCHEMA}; ATTACH ':memory:' AS memory; ATTACH '' AS own; ATTACH 'ahead.db' AS ahead;"
         "CREATE TABLE memory.m (key); CREATE TABLE own.o (key); CREATE TEMP TABLE t (key)"
     )
-    async with vfs(recorder, schema) as store:
+    async with opened(recorder, schema) as store:
         await store.restore_checkpoint(SHARD)
         for table in ("m", "o", "t", "ahead"):
             store.db.execute(f"INSERT INTO {table} VALUES (1)")
@@ -167,7 +139,7 @@ async def test_databases_of_other_kinds(tmp_path: Path) -> None:
 
 async def test_a_hook_attaches_no_database_that_writes_ahead(tmp_path: Path) -> None:
     recorder = MemoryRecorder(tmp_path / "one")
-    async with vfs(recorder) as store:
+    async with opened(recorder) as store:
         await store.restore_checkpoint(SHARD)
         with sqlite3.connect(tmp_path / "one/ahead.db") as plain:
             plain.execute("PRAGMA journal_mode=WAL")
@@ -186,7 +158,7 @@ async def test_paths_of_directories_and_of_databases(
     for directory in ("one", "elsewhere/../two"):
         monkeypatch.chdir(tmp_path)
         schema = f"{SCHEMA}; ATTACH '{tmp_path / directory[-3:]}/other.db' AS other"
-        async with vfs(directory=directory, schema=schema) as store:
+        async with opened(directory=directory, schema=schema) as store:
             await store.restore_checkpoint(SHARD)
             monkeypatch.chdir(tmp_path / "elsewhere")
             store.db.execute(PUT, (1, b"one"))
@@ -210,7 +182,7 @@ async def test_databases_are_not_taken_for_copies_of_others(
     for owner in range(1, 4):
         fsm, _ = recover(tmp_path / str(owner), content)
         recorder = MemoryRecorder(tmp_path / str(owner), fsm, content, author=owner)
-        async with vfs(recorder, schema) as store:
+        async with opened(recorder, schema) as store:
             await store.restore_checkpoint(SHARD)
             for table in ("state", "second"):
                 ((count,),) = await store.execute(f"SELECT count(*) FROM {table}")
@@ -227,7 +199,7 @@ async def test_databases_are_not_taken_for_copies_of_others(
 
 async def test_names_of_copies_are_reserved(tmp_path: Path) -> None:
     schema = f"{SCHEMA}; ATTACH 'primary.db{databases.COPY_SUFFIX}' AS copy"
-    async with vfs(MemoryRecorder(tmp_path / "one"), schema) as store:
+    async with opened(MemoryRecorder(tmp_path / "one"), schema) as store:
         with pytest.raises(StoreError, match="has a reserved suffix"):
             await store.open()
 
@@ -235,7 +207,7 @@ async def test_names_of_copies_are_reserved(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../out.db", "{}/out.db", "a/../../out.db", "./../out.db"])
 async def test_databases_outside_of_the_directory_are_refused(tmp_path: Path, name: str) -> None:
     schema = f"{SCHEMA}; ATTACH '{name.format(tmp_path)}' AS out; CREATE TABLE out.t (key)"
-    async with vfs(MemoryRecorder(tmp_path / "one"), schema) as store:
+    async with opened(MemoryRecorder(tmp_path / "one"), schema) as store:
         with pytest.raises(StoreError, match="isn't below the directory of the store"):
             await store.open()
     assert not (tmp_path / "out.db").exists()
@@ -246,32 +218,17 @@ async def test_schemas_that_fail(tmp_path: Path) -> None:
         ("BEGIN; CREATE TABLE t (key)", "leaves a transaction open"),
         ("CREATE nothing", "opening the database: .*syntax error"),
     ]):  # fmt: skip
-        async with vfs(MemoryRecorder(tmp_path / str(number)), schema) as store:
+        async with opened(MemoryRecorder(tmp_path / str(number)), schema) as store:
             with pytest.raises(StoreError, match=text):
                 await store.open()
             with pytest.raises(StoreError, match="can't be used any longer"):
                 await store.open()
 
 
-async def test_a_commit_that_fails_records_nothing(tmp_path: Path) -> None:
-    schema = """
-    CREATE TABLE one (key INTEGER PRIMARY KEY);
-    CREATE TABLE two (one INTEGER REFERENCES one (key) DEFERRABLE INITIALLY DEFERRED);
-    """
-    recorder = MemoryRecorder(tmp_path / "db")
-    async with vfs(recorder, schema, pragmas={"foreign_keys": "ON"}) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.execute("INSERT INTO two (one) VALUES (7)")
-        before = recorder.content
-        with pytest.raises(StoreError, match="committing the database: FOREIGN KEY"):
-            await store.start_commit(SHARD, checkpoint_at(1), ())
-        assert recorder.content == before
-
-
 async def test_a_write_that_failed_fails_the_commit(tmp_path: Path) -> None:
     """Even if the hook went on: SQLite says that later statements were done."""
     recorder = MemoryRecorder(tmp_path / "db")
-    async with vfs(recorder, pragmas={"cache_size": 2}) as store:
+    async with opened(recorder, pragmas={"cache_size": 2}) as store:
         await store.restore_checkpoint(SHARD)
         store.db.execute(PUT, (1, b"one"))
         await store.start_commit(SHARD, checkpoint_at(1), ())
@@ -292,7 +249,7 @@ async def test_a_write_that_failed_fails_the_commit(tmp_path: Path) -> None:
 
 async def test_nothing_is_recorded_of_a_transaction_without_changes(tmp_path: Path) -> None:
     recorder = MemoryRecorder(tmp_path / "db")
-    async with vfs(recorder) as store:
+    async with opened(recorder) as store:
         await store.restore_checkpoint(SHARD)
         store.db.execute(PUT, (1, bytes(1 << 20)))
         await store.start_commit(SHARD, checkpoint_at(1), ())
@@ -314,9 +271,9 @@ def test_without_apsw_an_error_says_what_to_install() -> None:
 import sys
 sys.modules["apsw"] = None
 try:
-    from gazette_aio.consumer import SQLiteVFSStore
+    from gazette_aio.consumer import SQLiteStore
 except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout == b"SQLiteVFSStore needs apsw: pip install 'gazette-aio[sqlite]'\n"
+    assert done.stdout == b"SQLiteStore needs apsw: pip install 'gazette-aio[consumer]'\n"

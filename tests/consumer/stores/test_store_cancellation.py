@@ -20,7 +20,7 @@ from tests.consumer.stores.test_recorded_stores import KINDS, Kind
 SHARD = StubShard("a-shard")
 
 
-@pytest.fixture(params=["sqlite", "sqlite-vfs", "rocksdb"])
+@pytest.fixture(params=["sqlite", "rocksdb"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
@@ -44,14 +44,14 @@ async def test_restoring(kind: Kind, tmp_path: Path) -> None:
     async def check() -> None:
         store, recorder = stores[-1]
         await store.restore_checkpoint(SHARD)
-        kind.put(store, "key", "value")
+        await kind.put(store, "key", "value")
         await store.start_commit(SHARD, checkpoint_at(1), ())
         await store.destroy()
         assert not store.directory.exists()
         fsm, _ = recover(store.directory, recorder.content)
         again = kind.make(MemoryRecorder(store.directory, fsm, recorder.content, author=2))
         assert await again.restore_checkpoint(SHARD) == checkpoint_at(1)
-        assert kind.get(again, "key") == "value"
+        assert await kind.get(again, "key") == "value"
         await again.destroy()
 
     assert await cancel_at_every_await(restore, check) >= 1
@@ -65,7 +65,7 @@ async def test_destroying(kind: Kind, tmp_path: Path) -> None:
         store = kind.make(MemoryRecorder(tmp_path / "store"))
         stores.append(store)
         await asyncio.create_task(store.restore_checkpoint(SHARD))
-        kind.put(store, "key", "value")
+        await kind.put(store, "key", "value")
         store.start_commit(SHARD, checkpoint_at(1), ())
         await store.destroy()
 
@@ -76,8 +76,7 @@ async def test_destroying(kind: Kind, tmp_path: Path) -> None:
     assert await cancel_at_every_await(destroy, check) >= 3
 
 
-@pytest.mark.parametrize("kind", [KINDS["sqlite"], KINDS["sqlite-vfs"]])
-async def test_a_function_in_the_thread_of_the_store(kind: Kind, tmp_path: Path) -> None:
+async def test_a_function_in_the_thread_of_the_store(tmp_path: Path) -> None:
     """Its caller stays until it has returned, as it uses the connection."""
     begun, may_end = threading.Event(), threading.Event()
 
@@ -86,6 +85,7 @@ async def test_a_function_in_the_thread_of_the_store(kind: Kind, tmp_path: Path)
         may_end.wait()
         connection.execute("INSERT INTO state VALUES ('key', 'value')")
 
+    kind = KINDS["sqlite"]
     store = kind.make(MemoryRecorder(tmp_path / "store"))
     await store.restore_checkpoint(SHARD)
     running = asyncio.create_task(store.run(insert))
@@ -99,5 +99,5 @@ async def test_a_function_in_the_thread_of_the_store(kind: Kind, tmp_path: Path)
         may_end.set()
         await asyncio.wait((running,))
     assert running.cancelled()
-    assert kind.get(store, "key") == "value"
+    assert await kind.get(store, "key") == "value"
     await store.destroy()

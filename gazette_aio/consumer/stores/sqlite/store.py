@@ -1,17 +1,18 @@
-"""Stores whose state is an SQLite database."""
+"""Store whose state is one or several SQLite databases."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
-import sqlite3
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
+import apsw
 from google.protobuf.message import DecodeError
 
 from gazette_aio.aio.finish import finish
@@ -20,7 +21,8 @@ from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.consumer.stores.removal import remove_directory
-from gazette_aio.consumer.stores.sqlite.engine import ConnectionT, Engine, WALEngine
+from gazette_aio.consumer.stores.sqlite.databases import DATABASE_NAME, forget_copies
+from gazette_aio.consumer.stores.sqlite.vfs import RecordingVFS
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError, UsageError
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
     from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
-    from gazette_aio.consumer.stores.sqlite.engine import Connection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +44,9 @@ _PAGES: Final = "pageDB"
 _OWN_PRAGMAS: Final = frozenset(
     {"journal_mode", "locking_mode", "synchronous", "wal_autocheckpoint", "wal_checkpoint"}
 )
+_ERRORS: Final = (apsw.Error, OSError)
+_TEMPORARY: Final = "temp"
+_CACHED_STATEMENTS: Final = 256
 _NAME: Final = re.compile(r"[a-z_]+")
 _VALUE: Final = re.compile(r"-?[A-Za-z0-9_]+")
 
@@ -62,21 +66,32 @@ _UPDATE: Final = "UPDATE gazette_checkpoint SET checkpoint = ? WHERE rowid = 0"
 _SELECT: Final = "SELECT checkpoint FROM gazette_checkpoint WHERE rowid = 0"
 
 
-class EngineStore(Generic[ConnectionT]):
-    """What stores on SQLite have in common, whichever way they use it.
+class SQLiteStore:
+    """Store whose state is one or several SQLite databases, for states of up to some gigabytes.
+
+    With a recorder, the databases are recorded in the recovery log of the shard; once they're
+    recovered, they're ordinary SQLite files. Without one, they're databases of this machine: the
+    state is lost to a member elsewhere that the shard moves to. Only one process can have them
+    open.
+
+    What hooks do by `db`, `execute()` and `run()` is part of the shard's transaction, and commits
+    with its checkpoint, atomically across all databases. If a hook ends the transaction itself, the
+    commit fails; savepoints can be used.
 
     Args:
         recorder: Recorder that `Application.new_store()` was given, or None.
-        schema: Statements to run whenever the database is opened.
-        pragmas: Settings of the connection.
-        directory: Directory of the database if there's no recorder.
+        schema: Statements to run whenever the database is opened, such as
+            `CREATE TABLE IF NOT EXISTS`. It may attach databases by names below the directory, such
+            as `ATTACH 'words.db' AS words`. The suffix `.gazette-copy` is reserved.
+        pragmas: Settings of the connection, such as `{"foreign_keys": "ON"}`. The way in which
+            databases are written is the store's.
+        directory: Directory of the databases if there's no recorder. It's made if it's missing, and
+            must be of this shard only.
 
     Raises:
         ConfigurationError: Both or none of `recorder` and `directory` are given, or a pragma is
             invalid.
     """
-
-    _engine_type: ClassVar[type[Engine[Any]]]
 
     def __init__(
         self,
@@ -87,62 +102,54 @@ class EngineStore(Generic[ConnectionT]):
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         if (recorder is None) == (directory is None):
-            raise ConfigurationError(
-                f"{type(self).__name__} takes either a recorder or a directory"
-            )
+            raise ConfigurationError("SQLiteStore takes either a recorder or a directory")
         self.directory: Path = Path(recorder.directory if recorder is not None else directory or "")
         """Directory of the database."""
         self._recorder = recorder
         self._schema = schema
-        for name, value in (pragmas or {}).items():
+        self._pragmas = dict(pragmas or {})
+        for name, value in self._pragmas.items():
             _check_pragma(name, value)
         self._commits = Commits()
-        self._engine: Engine[ConnectionT] = self._engine_type(
-            self.directory, recorder, dict(pragmas or {})
-        )
-        self._failures: tuple[type[Exception], ...] = (*self._engine.errors, OSError)
+        self._connection: apsw.Connection | None = None
+        self._vfs: RecordingVFS | None = None
         self._thread = ThreadPoolExecutor(1, "gazette sqlite")
-        self._local: Future[Any] | None = None
-        """The latest commit, as far as the next transaction has to wait for it."""
+        self._may_begin = asyncio.Event()
+        """Set unless the next transaction has to wait for the latest commit."""
+        self._may_begin.set()
         self._error: BaseException | None = None
-        self._beginning = threading.Lock()
+        self._using = threading.RLock()
+        """Held while the connection is used: apsw would refuse it to a second thread."""
         self._is_begun = False
         """Whether the connection is in a transaction of the store."""
 
     @property
-    def db(self) -> ConnectionT:
+    def db(self) -> apsw.Connection:
         """The connection, in a transaction, for statements that don't take long.
-
-        It blocks for a moment if the commit before is being written. Without a recorder, that may
-        have to wait for appends: call `await transaction()` first, or use it in a thread.
 
         Raises:
             StoreError: The database isn't open, or a commit has failed.
-            UsageError: The commit before waits for appends, which this call would keep from
-                ending.
+            UsageError: The commit before is being written, which blocks nobody: await
+                `transaction()` instead.
         """
-        local = self._local
-        if local is not None and not local.done():
-            if self._recorder is None and _is_in_event_loop():
-                raise UsageError("the commit before is pending: await transaction()")
-            with contextlib.suppress(Exception):
-                local.result()  # The error is told below.
+        if not self._may_begin.is_set():
+            raise UsageError("the commit before is being written: await transaction()")
         return self._begun()
 
-    async def transaction(self) -> ConnectionT:
-        """Return `db` once the commit before is written, without blocking the event loop.
+    async def transaction(self) -> apsw.Connection:
+        """Return `db` once the commit before is written.
 
         Raises:
             StoreError: The database isn't open, or a commit has failed.
 
         Cancellation: safe.
         """
-        await self._settled()
+        await self._may_begin.wait()
         return self._begun()
 
     async def run(
         self,
-        function: Callable[Concatenate[ConnectionT, P], T],
+        function: Callable[Concatenate[apsw.Connection, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -160,7 +167,7 @@ class EngineStore(Generic[ConnectionT]):
 
         Cancellation: safe — raised after the function has returned.
         """
-        await self._settled()
+        await self._may_begin.wait()
         if self._error is not None:
             raise self._unusable()
         return await self._in_thread(lambda: function(self._begun(), *args, **kwargs))
@@ -176,7 +183,7 @@ class EngineStore(Generic[ConnectionT]):
 
         Raises:
             StoreError: The database isn't open, or a commit has failed.
-            Exception: The statement fails: `sqlite3.Error`, or `apsw.Error` by a VFS.
+            apsw.Error: The statement fails.
 
         Cancellation: safe — raised after the statement has ended.
         """
@@ -189,8 +196,7 @@ class EngineStore(Generic[ConnectionT]):
 
         Raises:
             StoreError: The database isn't open, or a commit has failed.
-            Exception: A statement fails, maybe after some: `sqlite3.Error`, or `apsw.Error` by a
-                VFS.
+            apsw.Error: A statement fails, maybe after some.
 
         Cancellation: safe — raised after the statements have ended.
         """
@@ -209,7 +215,7 @@ class EngineStore(Generic[ConnectionT]):
         """
         if self._error is not None:
             raise self._unusable()
-        if self._engine.connection is None:
+        if self._connection is None:
             await self._in_thread(self._open)
 
     def start_commit(
@@ -220,17 +226,16 @@ class EngineStore(Generic[ConnectionT]):
         /,
     ) -> OpFuture[None]:
         """Begin to commit the transaction with the checkpoint. See `Store.start_commit()`."""
-        if self._engine.connection is None or self._error is not None:
+        if self._connection is None or self._error is not None:
             return finished_operation(self._unusable())
         content = checkpoint.SerializeToString()
         if (recorder := self._recorder) is not None:
             # Invariant: nothing that is recorded after it is committed before `wait_for`.
             opening = recorder.barrier(wait_for)
-            # It begins here rather than in a task: `db` may block the event loop until it's over.
-            recorded = self._local = self._thread.submit(self._commit_recorded, recorder, content)
-            commit = self._commits.start_recorded(opening, lambda: asyncio.wrap_future(recorded))
+            self._may_begin.clear()
+            commit = self._commits.start_recorded(opening, lambda: self._record(recorder, content))
         else:
-            self._local = Future()
+            self._may_begin.clear()
             commit = self._commits.start(
                 wait_for,
                 lambda: self._in_thread(lambda: self._commit(content)),
@@ -256,7 +261,7 @@ class EngineStore(Generic[ConnectionT]):
         if self._error is not None:
             raise self._unusable()
         await self.open()
-        await self._settled()
+        await self._may_begin.wait()
         content = await self._in_thread(self._restore)
         try:
             return Checkpoint.FromString(content)
@@ -278,77 +283,150 @@ class EngineStore(Generic[ConnectionT]):
         if self._recorder is not None:
             await in_thread(remove_directory, self.directory)
 
+    async def _record(self, recorder: Recorder, content: bytes) -> OpFuture[Any]:
+        """Write a commit, and return the barrier of what was recorded of it."""
+        try:
+            return await self._in_thread(lambda: self._commit_recorded(recorder, content))
+        except BaseException as error:
+            self._error = self._error or error
+            raise
+        finally:
+            # The next transaction needn't wait for the append.
+            self._may_begin.set()
+
     # What follows runs in the store's thread
 
     def _open(self) -> None:
-        if self._engine.connection is not None:
+        if self._connection is not None:
             return
         if (self.directory / _PAGES).exists():
             raise ConfigurationError(
                 f"{self.directory} has {_PAGES}: it's a database of Gazette's own SQLite store, "
-                "which keeps its pages in RocksDB: use import_page_database()"
+                "which keeps its pages in RocksDB: use `gazette-aio shards import-pages`"
             )
-        with self._explained("opening"):
+        with _explained("opening"):
             self.directory.mkdir(parents=True, exist_ok=True)
             try:
-                self._engine.open([_SCHEMA, self._schema])
+                self._connect()
             except BaseException as error:
                 if self._recorder is not None:
                     self._error = error  # Files may differ from what is recorded of them.
                 raise
 
+    def _connect(self) -> None:
+        recorder = self._recorder
+        if recorder is not None:
+            forget_copies(recorder)
+        vfs = RecordingVFS(self.directory, recorder)
+        connection = apsw.Connection(
+            DATABASE_NAME, vfs=vfs.name, statementcachesize=_CACHED_STATEMENTS
+        )
+        connection.cursor_factory = functools.partial(_Cursor, self._using)
+        try:
+            self._set_up(connection)
+            if recorder is not None:
+                with recorded_as_a_whole(recorder):
+                    vfs.record(recorder)
+        except BaseException:
+            try:
+                connection.close()
+            except apsw.Error:
+                _logger.exception("failed to close the database in %s", self.directory)
+            finally:
+                vfs.unregister()
+            raise
+        vfs.is_set_up = recorder is not None
+        self._connection, self._vfs = connection, vfs
+
+    def _set_up(self, connection: apsw.Connection) -> None:
+        settings: dict[str, str | int] = {
+            **self._pragmas,
+            # Also lets a recovered database leave its write-ahead log without shared memory.
+            "locking_mode": "EXCLUSIVE",
+        }
+        for name, value in settings.items():
+            _rows(connection, f"PRAGMA {name}={value}")
+        self._set_databases(connection)
+        for script in (_SCHEMA, self._schema):
+            _rows(connection, script)
+        if connection.in_transaction:
+            raise StoreError("the schema leaves a transaction open")
+        self._set_databases(connection)
+
+    def _set_databases(self, connection: apsw.Connection) -> None:
+        """Have no database write ahead: what is committed is in its file."""
+        # With a recorder, the log of the shard is what lasts.
+        mode, level = ("delete", "FULL") if self._recorder is None else ("memory", "OFF")
+        for _, name, _ in _rows(connection, "PRAGMA database_list"):
+            if name == _TEMPORARY:
+                continue
+            quoted = name.replace('"', '""')
+            _rows(connection, f'PRAGMA "{quoted}".synchronous={level}')
+            ((found,),) = _rows(connection, f'PRAGMA "{quoted}".journal_mode={mode}')
+            # Databases in memory have no other mode.
+            if found not in (mode, "memory"):
+                raise StoreError(f"the journal of database {name} can't be of mode {mode}")
+
     def _commit_recorded(self, recorder: Recorder, content: bytes) -> OpFuture[Any]:
-        with self._explained("recording"), recorded_as_a_whole(recorder):
+        with _explained("recording"), recorded_as_a_whole(recorder):
             self._commit(content)
-            self._engine.record()
+            assert self._vfs is not None
+            self._vfs.record(recorder)
         return recorder.barrier()
 
     def _commit(self, content: bytes) -> None:
         connection = self._begun()
-        with self._explained("committing"):
-            connection.execute(_UPDATE, (content,))
-            connection.execute(_COMMIT)
+        with _explained("committing"):
+            _rows(connection, _UPDATE, (content,))
+            _rows(connection, _COMMIT)
         self._is_begun = False
 
     def _restore(self) -> bytes:
-        connection = self._engine.connection
+        connection = self._connection
         assert connection is not None
         if self._is_begun:
             try:
-                connection.execute(_UNDO)
-            except self._engine.errors as error:
+                _rows(connection, _UNDO)
+            except apsw.Error as error:
                 # What was committed without a checkpoint can't be rolled back.
                 self._error = _ended()
                 raise self._error from error
         self._roll_back()
-        with self._explained("reading the checkpoint"):
-            rows = connection.execute(_SELECT).fetchall()
+        with _explained("reading the checkpoint"):
+            rows = _rows(connection, _SELECT)
         # Its first value is a text, as of the table's default.
         return bytes(rows[0][0]) if rows and rows[0][0] else b""
 
     def _roll_back(self) -> None:
-        connection = self._engine.connection
+        connection = self._connection
         if connection is not None and connection.in_transaction:
-            with self._explained("rolling back"):
-                connection.execute("ROLLBACK")
+            with _explained("rolling back"):
+                _rows(connection, "ROLLBACK")
         self._is_begun = False
 
     def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        vfs, self._vfs = self._vfs, None
         try:
-            self._engine.close()
-        except self._failures:
+            if connection is not None:
+                connection.close()
+        except _ERRORS:
             _logger.exception("failed to close the database of a store: %s", self.directory)
+
+        finally:
+            if vfs is not None:
+                vfs.unregister()
 
     # What follows runs in any thread
 
-    def _begun(self) -> ConnectionT:
-        connection = self._engine.connection
+    def _begun(self) -> apsw.Connection:
+        connection = self._connection
         if connection is None or self._error is not None:
             raise self._unusable()
         # Race: of two threads, one begins the transaction.
-        with self._beginning:
+        with self._using:
             if not self._is_begun:
-                connection.execute(_BEGIN)
+                _rows(connection, _BEGIN)
                 self._is_begun = True
             elif not connection.in_transaction:
                 raise _ended()
@@ -361,62 +439,53 @@ class EngineStore(Generic[ConnectionT]):
             return later
         return StoreError("the database isn't open: await open(), or restore the checkpoint")
 
-    async def _settled(self) -> None:
-        """Wait until a transaction can begin."""
-        local = self._local
-        if local is not None and not local.done():
-            with contextlib.suppress(Exception):
-                await asyncio.shield(asyncio.wrap_future(local))
-
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await finish(asyncio.wrap_future(self._thread.submit(function)))
 
     def _note(self, commit: OpFuture[None]) -> None:
         if (error := commit.exception()) is not None and self._error is None:
             self._error = error
-        if self._recorder is None and self._local is not None:
-            self._local.set_result(None)
+        self._may_begin.set()
 
     def __repr__(self) -> str:
         recorded = "recorded " if self._recorder is not None else ""
-        return f"<{type(self).__name__} in the {recorded}directory {str(self.directory)!r}>"
-
-    @contextlib.contextmanager
-    def _explained(self, step: str) -> Generator[None]:
-        try:
-            yield
-        except self._failures as error:
-            raise StoreError(f"{step} the database: {error}") from error
+        return f"<SQLiteStore in the {recorded}directory {str(self.directory)!r}>"
 
 
-class SQLiteStore(EngineStore[sqlite3.Connection]):
-    """Store whose state is an SQLite database, for states of up to some gigabytes.
+class _Cursor(apsw.Cursor):
+    """Cursor whose statements wait for those that another thread executes."""
 
-    With a recorder, the database is recorded in the recovery log of the shard; once it's recovered,
-    it's an ordinary SQLite file. Without one, it's a database of this machine: the state is lost to
-    a member elsewhere that the shard moves to. Only one process can have it open.
+    def __init__(self, using: threading.RLock, connection: apsw.Connection) -> None:
+        super().__init__(connection)
+        self._using = using
 
-    What hooks do by `db`, `execute()` and `run()` is part of the shard's transaction, and commits
-    with its checkpoint. If a hook ends the transaction itself, the commit fails. Databases can't be
-    attached, except to a `SQLiteVFSStore`; savepoints can be used. A cursor that a hook leaves open
-    amid its rows keeps the write-ahead log growing: that is logged, and with a recorder, the commit
-    fails once the log has grown by 256 MiB.
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        with self._using:
+            return super().execute(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
 
-    Args:
-        recorder: Recorder that `Application.new_store()` was given, or None.
-        schema: Statements to run whenever the database is opened, such as
-            `CREATE TABLE IF NOT EXISTS`.
-        pragmas: Settings of the connection, such as `{"foreign_keys": "ON"}`. The way in which the
-            database is written is the store's.
-        directory: Directory of the database if there's no recorder. It's made if it's missing, and
-            must be of this shard only.
+    def executemany(self, *args: Any, **kwargs: Any) -> Any:
+        with self._using:
+            return super().executemany(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
 
-    Raises:
-        ConfigurationError: Both or none of `recorder` and `directory` are given, or a pragma is
-            invalid.
-    """
+    def fetchone(self) -> Any:
+        with self._using:
+            return super().fetchone()
 
-    _engine_type = WALEngine
+    def fetchall(self) -> Any:
+        with self._using:
+            return super().fetchall()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+    def __next__(self) -> Any:
+        with self._using:
+            return super().__next__()
+
+
+@contextlib.contextmanager
+def _explained(step: str) -> Generator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        raise StoreError(f"{step} the database: {error}") from error
 
 
 def _check_pragma(name: str, value: str | int) -> None:
@@ -426,28 +495,25 @@ def _check_pragma(name: str, value: str | int) -> None:
         raise ConfigurationError(f"the store itself sets the pragma {name}")
 
 
+# Types of apsw's parameters aren't all known to checkers, hence `Any` for the connection.
+
+
 def _rows(
-    connection: Connection, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
+    connection: Any, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
 ) -> list[Any]:
+    # apsw executes statements as their rows are read.
     rows: list[Any] = connection.execute(statement, parameters).fetchall()
     return rows
 
 
 def _execute_many(
-    connection: Connection,
+    connection: Any,
     statement: str,
     parameters: Iterable[Sequence[Any] | Mapping[str, Any]],
 ) -> None:
-    connection.executemany(statement, parameters)
+    for _ in connection.executemany(statement, parameters):
+        pass
 
 
 def _ended() -> StoreError:
     return StoreError("the transaction of the store was ended by somebody else")
-
-
-def _is_in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -1,42 +1,25 @@
-"""A VFS of SQLite that notes what is written to databases, and the store by it.
+"""SQLite's interface to files, by which all that's written to databases is noted.
 
-A VFS is SQLite's interface to a system's files: https://www.sqlite.org/vfs.html.
+A VFS is SQLite's interface to a system's files: https://www.sqlite.org/vfs.html. Nothing in it may
+raise but what SQLite itself gets from its disk: the connection would silently write nothing.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
-from gazette_aio.consumer.stores.sqlite.databases import (
-    COPY_SUFFIX,
-    DATABASE_NAME,
-    RecordedDatabase,
-    forget_copies,
-    reader_of,
-)
-from gazette_aio.consumer.stores.sqlite.engine import Engine
-from gazette_aio.consumer.stores.sqlite.store import EngineStore
+import apsw
+
+from gazette_aio.consumer.stores.sqlite.databases import COPY_SUFFIX, RecordedDatabase, reader_of
 from gazette_aio.protocol.errors import StoreError
 
-try:
-    import apsw
-except ImportError as _error:
-    raise ImportError("SQLiteVFSStore needs apsw: pip install 'gazette-aio[sqlite]'") from _error
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gazette_aio.consumer.recoverylog.recording.recorder import Recorder
 
-_logger = logging.getLogger(__name__)
-
 _numbers: Final = itertools.count()
-_TEMPORARY: Final = "temp"
 
 
 class _Notes:
@@ -107,7 +90,7 @@ class _NotedFile(apsw.VFSFile):
         super().xClose()
 
 
-class _RecordingVFS(apsw.VFS):
+class RecordingVFS(apsw.VFS):
     """Finds databases by names below a directory, and notes what is written to them.
 
     Args:
@@ -127,6 +110,7 @@ class _RecordingVFS(apsw.VFS):
         super().__init__(self.name, "")
 
     def xFullPathname(self, name: str) -> str:  # noqa: N802 - SQLite's name.
+        """Return the path of a database, relative to the directory, or refuse the name."""
         path = os.path.normpath(self._path(name))
         if not path.startswith(self._directory + os.sep):
             raise apsw.CantOpenError(f"{name} isn't below the directory of the store")
@@ -140,9 +124,11 @@ class _RecordingVFS(apsw.VFS):
         return os.path.join(self._directory, name)  # noqa: PTH118 - Names may be absolute.
 
     def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: N802 - SQLite's name.
+        """Return whether a file is accessible."""
         return super().xAccess(self._path(pathname), flags)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name.
+        """Open a file, whose writes are noted if it's a database to be recorded."""
         given = name.filename() if isinstance(name, apsw.URIFilename) else name
         path = None if given is None else self._path(given)
         if self.is_set_up and flags[0] & apsw.SQLITE_OPEN_WAL:
@@ -157,130 +143,24 @@ class _RecordingVFS(apsw.VFS):
         return file
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - apsw's.
+        """Delete a file, and note that."""
         path = self._path(filename)
         super().xDelete(path, syncdir)
         self.removed.add(path)
 
+    def record(self, recorder: Recorder) -> None:
+        """Record what was committed since the last call. There's no open transaction.
 
-class VFSEngine(Engine[apsw.Connection]):
-    """SQLite of apsw, whose writes are noted as they happen, and recorded when they're committed.
+        Call it within `recorded_as_a_whole()`.
 
-    Journals of SQLite aren't recorded: what a transaction of the store has changed, in all its
-    databases, is in one append. Arguments are those of `Engine`.
-    """
-
-    errors: ClassVar[tuple[type[Exception], ...]] = (apsw.Error,)
-    _vfs: _RecordingVFS | None = None
-
-    def open(self, schema: Iterable[str]) -> None:
-        """Open the database, run scripts, and record it. See `Engine.open()`."""
-        recorder = self._recorder
-        if recorder is not None:
-            forget_copies(recorder)
-        vfs = _RecordingVFS(self._directory, recorder)
-        connection = apsw.Connection(DATABASE_NAME, vfs=vfs.name)
-        try:
-            self._set_up(connection, schema)
-            if recorder is not None:
-                with recorded_as_a_whole(recorder):
-                    _record(vfs, recorder)
-        except BaseException:
-            try:
-                connection.close()
-            except apsw.Error:
-                _logger.exception("failed to close the database in %s", self._directory)
-            finally:
-                vfs.unregister()
-            raise
-        vfs.is_set_up = recorder is not None
-        self.connection, self._vfs = connection, vfs
-
-    def _set_up(self, connection: apsw.Connection, schema: Iterable[str]) -> None:
-        settings: dict[str, str | int] = {
-            **self._pragmas,
-            # Also lets a recovered database leave its write-ahead log without shared memory.
-            "locking_mode": "EXCLUSIVE",
-        }
-        for name, value in settings.items():
-            _rows(connection, f"PRAGMA {name}={value}")
-        self._set_databases(connection)
-        for script in schema:
-            _rows(connection, script)
-        if connection.in_transaction:
-            raise StoreError("the schema leaves a transaction open")
-        self._set_databases(connection)
-
-    def _set_databases(self, connection: apsw.Connection) -> None:
-        """Have no database write ahead: what is committed is in its file."""
-        # With a recorder, the log of the shard is what lasts.
-        mode, level = ("delete", "FULL") if self._recorder is None else ("memory", "OFF")
-        for _, name, _ in _rows(connection, "PRAGMA database_list"):
-            if name == _TEMPORARY:
-                continue
-            quoted = name.replace('"', '""')
-            _rows(connection, f'PRAGMA "{quoted}".synchronous={level}')
-            ((found,),) = _rows(connection, f'PRAGMA "{quoted}".journal_mode={mode}')
-            # Databases in memory have no other mode.
-            if found not in (mode, "memory"):
-                raise StoreError(f"the journal of database {name} can't be of mode {mode}")
-
-    def record(self) -> None:
-        """Record what was committed. See `Engine.record()`."""
-        assert self._vfs is not None
-        assert self._recorder is not None
-        _record(self._vfs, self._recorder)
-
-    def close(self) -> None:
-        """Close the databases. Idempotent."""
-        connection, self.connection = self.connection, None
-        vfs, self._vfs = self._vfs, None
-        try:
-            if connection is not None:
-                connection.close()
-        finally:
-            if vfs is not None:
-                vfs.unregister()
-
-
-def _record(vfs: _RecordingVFS, recorder: Recorder) -> None:
-    removed, vfs.removed = vfs.removed, set()
-    links = recorder.links() if removed else {}
-    for path in sorted(removed):
-        if recorder.path_of(path) in links and not Path(path).exists():
-            recorder.record_remove(path)
-    for notes in vfs.notes.values():
-        notes.record()
-
-
-def _rows(connection: Any, script: str) -> list[Any]:
-    # apsw executes statements as their rows are read.
-    rows: list[Any] = connection.execute(script).fetchall()
-    return rows
-
-
-class SQLiteVFSStore(EngineStore[apsw.Connection]):
-    """Store whose state is one or several SQLite databases, by apsw. Needs `gazette-aio[sqlite]`.
-
-    It's like `SQLiteStore`, and reads databases of that, with these differences:
-
-    - `db` is an `apsw.Connection`, and errors of SQL are of `apsw.Error`.
-    - `schema` may attach databases by names below the directory, such as `ATTACH 'words.db' AS
-      words`. The suffix `.gazette-copy` is reserved. Transactions are atomic across all of them,
-      also without a recorder.
-    - Each page is recorded once for a transaction, and not once more when a write-ahead log ends.
-
-    Args:
-        recorder: Recorder that `Application.new_store()` was given, or None.
-        schema: Statements to run whenever the database is opened, such as `ATTACH` and
-            `CREATE TABLE IF NOT EXISTS`.
-        pragmas: Settings of the connection, such as `{"foreign_keys": "ON"}`. The way in which
-            databases are written is the store's.
-        directory: Directory of the databases if there's no recorder. It's made if it's missing, and
-            must be of this shard only.
-
-    Raises:
-        ConfigurationError: Both or none of `recorder` and `directory` are given, or a pragma is
-            invalid.
-    """
-
-    _engine_type = VFSEngine
+        Raises:
+            StoreError: It can't be recorded.
+            OSError: A file can't be read.
+        """
+        removed, self.removed = self.removed, set()
+        links = recorder.links() if removed else {}
+        for path in sorted(removed):
+            if recorder.path_of(path) in links and not Path(path).exists():
+                recorder.record_remove(path)
+        for notes in self.notes.values():
+            notes.record()

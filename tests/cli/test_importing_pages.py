@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from gazette_aio.consumer.stores import import_page_database
+from gazette_aio.cli.app import run
+from gazette_aio.cli.shards.page_databases import import_page_database
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
@@ -80,10 +81,13 @@ def in_wal(tmp_path: Path) -> Path:
     return source
 
 
-async def test_commits_of_the_write_ahead_log(tmp_path: Path, in_wal: Path) -> None:
+async def test_commits_of_the_write_ahead_log(
+    tmp_path: Path, in_wal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = files_of(in_wal)
     directory = tmp_path / "one"
-    assert import_page_database(in_wal, directory) == (directory / "primary.db",)
+    assert run(["shards", "import-pages", str(in_wal), str(directory)]) == 0
+    assert capsys.readouterr().out == f"imported {directory / 'primary.db'}\n"
     assert files_of(directory) == ["primary.db"]
     assert files_of(in_wal) == before
     recorder = MemoryRecorder(directory)

@@ -1,4 +1,4 @@
-"""Import of databases of Gazette's own SQLite store, whose pages are in RocksDB."""
+"""`gazette-aio shards import-pages`: databases of Gazette's own SQLite store as SQLite files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, cast
 
-from gazette_aio.protocol.errors import ConfigurationError, StoreError
+import click
 
-try:
-    from rocksdict import AccessType, Options, Rdict
-except ImportError as _error:
-    raise ImportError(
-        "importing pages needs rocksdict: pip install 'gazette-aio[rocksdb]'"
-    ) from _error
+from gazette_aio.cli.shell.output import print_line
+from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,6 +40,19 @@ for name in sys.argv[1:]:
 """
 
 
+@click.command("import-pages")
+@click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("target", type=click.Path(file_okay=False, path_type=Path))
+def import_pages(source: Path, target: Path) -> None:
+    """Make SQLite files of the databases of Gazette's own SQLite store.
+
+    SOURCE is a directory that `shards recover` has made, and isn't changed. TARGET must be empty or
+    missing.
+    """
+    for path in import_page_database(source, target):
+        print_line(f"imported {path}")
+
+
 def import_page_database(
     source: str | os.PathLike[str], target: str | os.PathLike[str]
 ) -> tuple[Path, ...]:
@@ -53,11 +62,8 @@ def import_page_database(
     write-ahead logs, which hold the latest commits. Each database becomes an SQLite file of its
     name, with all that is committed; `primary.db` is what `SQLiteStore` opens. There's no way back.
 
-    It blocks: call it in a thread.
-
     Args:
-        source: Directory that was recovered from a recovery log, such as by
-            `gazette-aio shards recover`. It isn't changed.
+        source: Directory that was recovered from a recovery log. It isn't changed.
         target: Directory of the files. It's made if it's missing, and must be empty.
 
     Returns:
@@ -92,6 +98,11 @@ def import_page_database(
 
 def _write_databases(pages: Path, target: Path) -> list[PurePosixPath]:
     """Write the databases as of their pages, and return their paths below the target."""
+    try:
+        from rocksdict import AccessType, Options, Rdict  # noqa: PLC0415 - Of an extra.
+    except ImportError as error:
+        text = "importing pages needs rocksdict: pip install 'gazette-aio[rocksdb]'"
+        raise ImportError(text) from error
     paths: list[PurePosixPath] = []
     options = Options(raw_mode=True)
     try:
