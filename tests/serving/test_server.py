@@ -46,6 +46,7 @@ class Names:
         self.serve = serve
         self.drain = Drain()
         self.headers: list[str | None] = []
+        self.refusal: RpcError | None = None
         service = Service(
             SERVICE_NAME,
             {PATH: RPCMethod(PATH, pb.Label, pb.Label, server_streaming=streams)},
@@ -58,6 +59,8 @@ class Names:
 
     def _authorize(self, header: Callable[[], str | None], capability: pb.Capability) -> pb.Claims:
         self.headers.append(header())
+        if self.refusal is not None:
+            raise self.refusal
         return pb.Claims(capability)
 
     async def _serve(self, _claims: pb.Claims, label: Any, _messages: object, send: Send) -> None:
@@ -129,6 +132,12 @@ async def test_tokens_are_metadata() -> None:
         metadata = (("other", "x"), ("authorization", "Bearer token"))
         await call(b"", metadata=metadata)
         assert names.headers == [None, "Bearer token"]
+
+
+async def test_calls_are_authorized_before_their_requests_are_looked_at() -> None:
+    async with serving(upper) as (names, call):
+        names.refusal = RpcError("no token", "UNAUTHENTICATED")
+        assert await failure(call(b"\xff")) == (grpc.StatusCode.UNAUTHENTICATED, "no token")
 
 
 async def test_limits() -> None:
