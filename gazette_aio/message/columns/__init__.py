@@ -4,7 +4,5 @@ Requires pyarrow and numpy. Imports `message.envelopes` and below; only `uuids` 
 
 A thread makes columns in steps, where the core and pyarrow release the interpreter lock; much JSON
 is parsed by the core's threads, which took 0.7 times as long on two processors. In Spark, each task
-has one thread. Decoding envelopes in a thread was declined: the lock makes it no faster. Pieces are
-joined in Arrow's pool, and glibc is made to keep the memory of chunks: clearing new pages took a
-fifth of the thread's time.
+has one thread. Decoding envelopes in a thread was declined: the lock makes it no faster.
 """

@@ -331,56 +331,42 @@ def parse_base64(kind: Any) -> Converter:
     return Converter(convert)
 
 
-def convert_fields(kind: Any, converters: list[Converter | None]) -> Converter:
-    """Return a converter of the fields of structs, to structs of type `kind`."""
-    fields = [kind.field(index) for index in range(kind.num_fields)]
+def parse_values(kind: Any) -> Converter:
+    """Return a converter of the texts that readers of JSON return for type `kind`, if any."""
+    if pa.types.is_floating(kind):
+        return parse_floats(kind)
+    return parse_texts(kind) or cast_to(kind)
 
-    def convert(column: Any) -> Any:
+
+def rebuilt(array: Any, kind: Any) -> Any:
+    """Return an array as a type of the same form, part by part, with parsed values and keys."""
+    types = pa.types
+    if array.type.equals(kind):
+        return array
+    if not types.is_nested(kind):
+        return parse_values(kind).convert(array)
+    if array.offset:
+        # A copy of two arrays begins at its buffers' begin.
+        array = pa.concat_arrays([array, array.slice(0, 0)])
+    if types.is_struct(kind):
+        # Members of null structs may be anything, unless they're flattened.
         children = [
-            child if converter is None else converter.convert(child)
-            for child, converter in zip(column.flatten(), converters, strict=True)
+            rebuilt(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)
         ]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
-
-    return Converter(convert)
-
-
-def convert_elements(kind: Any, converter: Converter) -> Converter:
-    """Return a converter of the elements of lists, to lists of type `kind`."""
-
-    def convert(column: Any) -> Any:
-        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-        offsets = np.zeros(len(lengths) + 1, np.int32)
-        np.cumsum(lengths, out=offsets[1:])
-        elements = converter.convert(column.flatten())
-        return pa.ListArray.from_arrays(
-            pa.array(offsets), elements, type=kind, mask=column.is_null()
-        )
-
-    return Converter(convert)
-
-
-def convert_entries(kind: Any, keys: Converter | None, items: Converter | None) -> Converter:
-    """Return a converter of the keys and values of maps, to maps of type `kind`."""
-
-    def convert(column: Any) -> Any:
-        offsets = column.offsets.to_numpy()
-        first, size = int(offsets[0]), int(offsets[-1] - offsets[0])
-        parts = [column.keys.slice(first, size), column.items.slice(first, size)]
-        if keys is not None:
+        return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], children=children)
+    end = array.offsets[-1].as_py() if len(array) else 0
+    if types.is_map(kind):
+        parts = [array.keys.slice(0, end), rebuilt(array.items.slice(0, end), kind.item_type)]
+        if types.is_string(parts[0].type) and (keys := parse_keys(kind.key_type)):
             parts[0] = keys.convert(parts[0])
-            _check_distinct(parts[0], offsets)
-        if items is not None:
-            parts[1] = items.convert(parts[1])
-        entries = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
-        buffers = [
-            pa.py_buffer(np.packbits(valid, bitorder="little")),
-            pa.py_buffer(np.ascontiguousarray(offsets - np.int32(first))),
-        ]
-        return pa.Array.from_buffers(kind, len(column), buffers, children=[entries])
-
-    return Converter(convert)
+            _check_distinct(parts[0], array.offsets.to_numpy())
+        else:
+            parts[0] = rebuilt(parts[0], kind.key_type)
+        entry = pa.struct([kind.key_field, kind.item_field])
+        child = pa.Array.from_buffers(entry, end, [None], children=parts)
+    else:
+        child = rebuilt(array.values.slice(0, end), kind.value_type)
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], children=[child])
 
 
 def _check_distinct(keys: Any, offsets: Any) -> None:

@@ -37,10 +37,10 @@ import numpy as np
 from gazette_aio.message.adapters.csv import CSVAdapter, TypedCSVAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.adapters.protobuf import ProtobufAdapter
-from gazette_aio.message.columns.documents.conversion import convert_column
+from gazette_aio.message.columns.documents.conversion import convert_column, rebuilt
 from gazette_aio.message.columns.documents.csv_reader import CSVReader
 from gazette_aio.message.columns.documents.json_reader import JSONReader
-from gazette_aio.message.columns.documents.nested import missing_values, relaxed, retyped
+from gazette_aio.message.columns.documents.nested import missing_values, relaxed
 from gazette_aio.message.columns.documents.protobuf_reader import ProtobufReader
 from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.columns.records import METADATA_NAMES, VALUE_NAME
@@ -152,7 +152,7 @@ class DocumentDecoder:
         return parsed._replace(columns=columns).without(failed)
 
     def _batch(self, columns: list[Any]) -> RecordBatch:
-        found = map(retyped, columns, [field.type for field in self._fields])
+        found = map(rebuilt, columns, [field.type for field in self._fields])
         batch: RecordBatch = pa.RecordBatch.from_arrays(list(found), schema=self.schema)
         return batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,15 +10,12 @@ import numpy as np
 from gazette_aio.message.columns.documents.conversion import (
     Converter,
     Parsed,
-    cast_to,
-    convert_elements,
-    convert_entries,
-    convert_fields,
     is_text,
     is_text_dictionary,
-    parse_floats,
     parse_keys,
     parse_texts,
+    parse_values,
+    rebuilt,
 )
 from gazette_aio.message.columns.documents.json_rows import RowReader
 from gazette_aio.message.columns.documents.messages import parse, payloads_of
@@ -76,54 +74,54 @@ def _joined(arrays: tuple[Any, ...]) -> Any:
 
 
 def _reading(field: Any, *, in_core: bool) -> tuple[Any, Converter | None]:
-    try:
-        return _reading_of(field.type, in_core=in_core)
-    except TypeError as error:
-        text = f"column {field.name!r}: {error} can't be decoded from JSON"
-        raise ConfigurationError(text) from None
-
-
-def _reading_of(kind: Any, *, in_core: bool) -> tuple[Any, Converter | None]:
-    """Return the type to parse values as, and the converter to a type of a schema.
+    """Return the type to parse values of a column as, and the converter to its own type.
 
     Args:
-        kind: The type of the schema.
+        field: The column.
         in_core: Whether the core parses values, and not the reader of single documents.
 
     Raises:
-        TypeError: The type isn't supported.
+        ConfigurationError: The type isn't supported.
+    """
+    kind = field.type
+    try:
+        parsed = _parsed_type(kind, in_core=in_core)
+    except TypeError as error:
+        text = f"column {field.name!r}: {error} can't be decoded from JSON"
+        raise ConfigurationError(text) from None
+    if parsed.equals(kind):
+        return kind, None
+    if pa.types.is_nested(kind):
+        return parsed, Converter(partial(rebuilt, kind=kind))
+    return parsed, parse_values(kind)
+
+
+def _parsed_type(kind: Any, *, in_core: bool) -> Any:
+    """Return the type to parse values as.
+
+    Raises:
+        TypeError: The type, or one within it, isn't supported.
     """
     types = pa.types
     if is_text(kind) or types.is_boolean(kind) or types.is_integer(kind):
-        return kind, None
+        return kind
     if types.is_decimal128(kind) or types.is_decimal256(kind):
-        return kind, None
+        return kind
     if types.is_float32(kind) or types.is_float64(kind):
-        return (kind, None) if in_core else (pa.string(), parse_floats(kind))
+        return kind if in_core else pa.string()
     if in_core and (types.is_timestamp(kind) or types.is_date(kind)):
-        return kind, None
-    if converter := parse_texts(kind):
-        return pa.string(), converter
-    if is_text_dictionary(kind):
-        return pa.string(), cast_to(kind)
+        return kind
+    if parse_texts(kind) or is_text_dictionary(kind):
+        return pa.string()
+    parsed = partial(_parsed_type, in_core=in_core)
     if types.is_struct(kind):
-        children = [kind.field(index) for index in range(kind.num_fields)]
-        parts = [_reading_of(child.type, in_core=in_core) for child in children]
-        read = pa.struct(
-            [pa.field(c.name, part[0]) for c, part in zip(children, parts, strict=True)]
-        )
-        converters = [part[1] for part in parts]
-        return read, convert_fields(kind, converters) if any(converters) else None
+        return pa.struct([pa.field(child.name, parsed(child.type)) for child in kind])
     if types.is_list(kind):
-        element, converter = _reading_of(kind.value_type, in_core=in_core)
-        read = pa.list_(pa.field(kind.value_field.name, element))
-        return read, None if converter is None else convert_elements(kind, converter)
+        return pa.list_(pa.field(kind.value_field.name, parsed(kind.value_type)))
     if types.is_map(kind):
-        keys = parse_keys(kind.key_type)
-        item, items = _reading_of(kind.item_type, in_core=in_core)
+        parse_keys(kind.key_type)
         key = pa.field(kind.key_field.name, pa.string(), nullable=False)
-        read = pa.map_(key, pa.field(kind.item_field.name, item))
-        return read, convert_entries(kind, keys, items) if keys or items else None
+        return pa.map_(key, pa.field(kind.item_field.name, parsed(kind.item_type)))
     raise TypeError(str(kind))
 
 

@@ -72,23 +72,3 @@ def _missing_child(
 
 def _validity(array: Any) -> Any:
     return array.is_valid().to_numpy(zero_copy_only=False)
-
-
-def retyped(array: Any, kind: Any) -> Any:
-    """Return an array of a relaxed type as one of the type itself, without a copy of values."""
-    if array.type.equals(kind):
-        return array
-    if array.offset:
-        # A copy of two arrays begins at its buffers' begin.
-        array = pa.concat_arrays([array, array.slice(0, 0)])
-    buffers, types = array.buffers(), pa.types
-    if types.is_struct(kind):
-        children = [retyped(array.field(i), field.type) for i, field in enumerate(kind)]
-        return pa.Array.from_buffers(kind, len(array), buffers[:1], children=children)
-    if types.is_map(kind):
-        entry = pa.struct([kind.key_field, kind.item_field])
-        keys, items = retyped(array.keys, kind.key_type), retyped(array.items, kind.item_type)
-        children = [pa.Array.from_buffers(entry, len(keys), [None], children=[keys, items])]
-    else:
-        children = [retyped(array.values, kind.value_type)]
-    return pa.Array.from_buffers(kind, len(array), buffers[:2], children=children)
