@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import gazette_aio.protocol as pb
@@ -57,27 +58,24 @@ async def stat_shard(
         request = pc.StatRequest(shard=encodable(request, "Shard"))
     pb.validate(request)
     deadline = client.deadline("stat", timeout)
-
-    async def once(request: pc.StatRequest) -> pc.StatResponse:
-        response = await _stat_through(client, request, deadline)
-        client.router.update_route(request.shard, response.header.route)
-        _check(client, response, response.header, shard=request.shard)
-        return response
-
-    return await deadline.run(_retried(client, request, once, deadline))
+    stat = partial(_stat_through, client, deadline)
+    return await deadline.run(_call(client, deadline, stat, request, shard=request.shard))
 
 
 async def _stat_through(
-    client: ShardClient, request: pc.StatRequest, deadline: Deadline
+    client: ShardClient, deadline: Deadline, request: pc.StatRequest
 ) -> pc.StatResponse:
     expired = 0
     while True:
         try:
-            return await client.rpc.stat(request)
+            response = await client.rpc.stat(request)
         except pb.TransportError as error:
             if error.code != "DEADLINE_EXCEEDED" or not request.read_through:
                 raise
             deadline.note(error)
+        else:
+            client.router.update_route(request.shard, response.header.route)
+            return response
         # A member whose tokens expire at once must not be asked in a tight loop.
         await asyncio.sleep(min(client.retry_policy.backoff(expired), _LONGEST_PAUSE))
         expired += 1
@@ -111,13 +109,7 @@ async def list_shards(
         request = pc.ListRequest(selector=request)
     pb.validate(request)
     deadline = client.deadline("list", timeout)
-
-    async def once(request: pc.ListRequest) -> pc.ListResponse:
-        response = await client.rpc.list(request)
-        await _check_listing(client, response)
-        return response
-
-    response = await deadline.run(_retried(client, request, once, deadline))
+    response = await deadline.run(_call(client, deadline, client.rpc.list, request))
     for number, shard in enumerate(response.shards, 1):
         client.router.update_route(shard.spec.id, shard.route)
         if number % _SLICE_NOTED == 0:
@@ -159,14 +151,9 @@ async def apply_shards(
     deadline = client.deadline("apply", timeout, doubt="changes may have been applied")
     extension = request.extension if isinstance(request, pc.ApplyRequest) else b""
 
-    async def once(batch: pc.ApplyRequest) -> pc.ApplyResponse:
-        response = await client.rpc.apply(batch)
-        _check(client, response, response.header)
-        return response
-
     async def apply(batch: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
         request = pc.ApplyRequest(changes=batch, extension=extension)
-        return await _retried(client, request, once, deadline)
+        return await _call(client, deadline, client.rpc.apply, request)
 
     return await apply_in_batches(
         list(request.changes if isinstance(request, pc.ApplyRequest) else request),
@@ -204,13 +191,8 @@ async def fetch_hints(
         request = pc.GetHintsRequest(shard=encodable(request, "Shard"))
     pb.validate(request)
     deadline = client.deadline("fetch hints", timeout)
-
-    async def once(request: pc.GetHintsRequest) -> pc.GetHintsResponse:
-        response = await client.rpc.get_hints(request)
-        _check(client, response, response.header, shard=request.shard)
-        return response
-
-    return await deadline.run(_retried(client, request, once, deadline))
+    fetch = client.rpc.get_hints
+    return await deadline.run(_call(client, deadline, fetch, request, shard=request.shard))
 
 
 def pick_first_hints(response: pc.GetHintsResponse, log: str) -> FSMHints:
@@ -259,47 +241,47 @@ async def unassign_shards(
     pb.validate(request)
     doubt = "" if request.dry_run else "assignments may have been removed"
     deadline = client.deadline("unassign", timeout, doubt=doubt)
+    return await deadline.run(_call(client, deadline, client.rpc.unassign, request))
 
-    async def once(request: pc.UnassignRequest) -> pc.UnassignResponse:
-        response = await client.rpc.unassign(request)
-        # Wire: this response has no header.
-        _check(client, response, None)
+
+async def _call(
+    client: ShardClient,
+    deadline: Deadline,
+    rpc: Callable[[Request], Awaitable[Response]],
+    request: Request,
+    *,
+    shard: str = "",
+) -> Response:
+    """Make an RPC, with retries, and return its response, which is valid and of status OK."""
+
+    async def once() -> Response:
+        response = await rpc(request)
+        if isinstance(response, pc.ListResponse) and response.status == pc.Status.OK:
+            await _check_shards(client, response)
+        else:
+            _check(client, response, shard)
         return response
 
-    return await deadline.run(_retried(client, request, once, deadline))
-
-
-async def _retried(
-    client: ShardClient,
-    request: Request,
-    once: Callable[[Request], Awaitable[Response]],
-    deadline: Deadline,
-) -> Response:
     attempts = Attempts(Operation.CONTROL, client.retry_policy, request, client.endpoint)
-    return await attempts.until_success(
-        lambda: once(request), ready=client.dispatcher.ready, note=deadline.note
-    )
+    return await attempts.until_success(once, ready=client.dispatcher.ready, note=deadline.note)
 
 
-async def _check_listing(client: ShardClient, response: pc.ListResponse) -> None:
-    """Raise as `_check()`, and let other tasks have turns: listings may be long."""
-    if response.status != pc.Status.OK:
-        _check(client, response, response.header)
+async def _check_shards(client: ShardClient, response: pc.ListResponse) -> None:
+    """Check as `_check()`, and let other tasks have turns: listings may be long."""
     head = pc.ListResponse(status=response.status)
     if response.HasField("header"):
         head.header.CopyFrom(response.header)
-    _check(client, head, head.header)
+    _check(client, head)
     for begin in range(0, len(response.shards), _SLICE_CHECKED):
         for index, shard in enumerate(response.shards[begin : begin + _SLICE_CHECKED], begin):
             within(f"Shards[{index}]", pb.validate, shard, strict=client.strict)
         await asyncio.sleep(0)
 
 
-def _check(
-    client: ShardClient, response: Any, header: pb.Header | None, *, shard: str = ""
-) -> None:
+def _check(client: ShardClient, response: Any, shard: str = "") -> None:
     """Raise unless a response is valid, and its status OK."""
     is_ok = response.status == pc.Status.OK
+    header = getattr(response, "header", None)  # Wire: that of Unassign has none.
     # Invariant: whether there's a header or not, a refusal is raised as the class of its status.
     pb.validate(response, strict=client.strict and (is_ok or header is not None))
     if not is_ok:

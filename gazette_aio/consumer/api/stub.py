@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.rpc.channel_pool import unary_method
@@ -13,6 +13,9 @@ from gazette_aio.protocol import service
 
 if TYPE_CHECKING:
     import grpc.aio
+    from google.protobuf.message import Message
+
+    Response = TypeVar("Response", bound=Message)
 
 
 class ShardMethods:
@@ -50,14 +53,7 @@ class ShardStub(UnaryStub[ShardMethods]):
 
         Cancellation: safe.
         """
-        pb.validate(request)
-        metadata = await self._authorize(request, claims, MINUTE)
-        connection = self._dispatcher.connection(request.shard, Mode.REPLICA)
-        if connection is self._dispatcher.default():
-            await self._dispatcher.ready()
-        call = connection.methods.stat(request, metadata=metadata)
-        self._dispatcher.follow(call, connection, request.shard)
-        return await self._unary(call, pc.StatResponse.FromString, connection)
+        return await self._call("stat", request, pc.StatResponse, claims, shard=request.shard)
 
     async def list(
         self, request: pc.ListRequest, *, claims: pb.Claims | None = None
@@ -66,11 +62,7 @@ class ShardStub(UnaryStub[ShardMethods]):
 
         Cancellation: safe.
         """
-        pb.validate(request)
-        metadata = await self._authorize(request, claims, MINUTE)
-        connection = await self._dispatcher.ready()
-        call = connection.methods.list(request, metadata=metadata)
-        return await self._unary(call, pc.ListResponse.FromString, connection)
+        return await self._call("list", request, pc.ListResponse, claims)
 
     async def apply(
         self, request: pc.ApplyRequest, *, claims: pb.Claims | None = None
@@ -79,11 +71,7 @@ class ShardStub(UnaryStub[ShardMethods]):
 
         Cancellation: aborts — the changes may have been applied.
         """
-        pb.validate(request)
-        metadata = await self._authorize(request, claims, MINUTE)
-        connection = await self._dispatcher.ready()
-        call = connection.methods.apply(request, metadata=metadata)
-        return await self._unary(call, pc.ApplyResponse.FromString, connection)
+        return await self._call("apply", request, pc.ApplyResponse, claims)
 
     async def get_hints(
         self, request: pc.GetHintsRequest, *, claims: pb.Claims | None = None
@@ -92,11 +80,7 @@ class ShardStub(UnaryStub[ShardMethods]):
 
         Cancellation: safe.
         """
-        pb.validate(request)
-        metadata = await self._authorize(request, claims, MINUTE)
-        connection = await self._dispatcher.ready()
-        call = connection.methods.get_hints(request, metadata=metadata)
-        return await self._unary(call, pc.GetHintsResponse.FromString, connection)
+        return await self._call("get_hints", request, pc.GetHintsResponse, claims)
 
     async def unassign(
         self, request: pc.UnassignRequest, *, claims: pb.Claims | None = None
@@ -105,8 +89,25 @@ class ShardStub(UnaryStub[ShardMethods]):
 
         Cancellation: aborts — assignments may have been removed.
         """
+        return await self._call("unassign", request, pc.UnassignResponse, claims)
+
+    async def _call(
+        self,
+        method: str,
+        request: Message,
+        response: type[Response],
+        claims: pb.Claims | None,
+        *,
+        shard: str = "",
+    ) -> Response:
+        """Make an RPC to a member that a shard is assigned to, or to the default address."""
         pb.validate(request)
         metadata = await self._authorize(request, claims, MINUTE)
-        connection = await self._dispatcher.ready()
-        call = connection.methods.unassign(request, metadata=metadata)
-        return await self._unary(call, pc.UnassignResponse.FromString, connection)
+        default = self._dispatcher.default()
+        connection = self._dispatcher.connection(shard, Mode.REPLICA) if shard else default
+        if connection is default:
+            connection = await self._dispatcher.ready()
+        call = getattr(connection.methods, method)(request, metadata=metadata)
+        if shard:
+            self._dispatcher.follow(call, connection, shard)
+        return await self._unary(call, response.FromString, connection)

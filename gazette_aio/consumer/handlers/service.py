@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.consumer.handlers.changes import shard_apply, shard_unassign
+from gazette_aio.consumer.handlers.reads import shard_get_hints, shard_list, shard_stat
+from gazette_aio.protocol import consumer as pc  # noqa: TC001 - The fields' types.
 from gazette_aio.protocol.service import (
     SHARD_APPLY,
     SHARD_GET_HINTS,
@@ -21,15 +26,31 @@ from gazette_aio.serving.calls import verified_claims
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from gazette_aio.consumer.handlers.delegates import ShardAPI
     from gazette_aio.consumer.service.service import Service
     from gazette_aio.serving.calls import CallCounts, Send, Serve
 
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+Handler: TypeAlias = Callable[[pb.Claims, "Service", Request], Awaitable[Response]]
+
+
+@dataclass(slots=True)
+class ShardAPI:
+    """Functions that answer the RPCs of the Shard service. Each may be replaced.
+
+    They're called with the verified claims of the caller, the service, and the request. An
+    RpcError, or another exception of this package, ends the RPC.
+    """
+
+    stat: Handler[pc.StatRequest, pc.StatResponse] = shard_stat
+    list: Handler[pc.ListRequest, pc.ListResponse] = shard_list
+    apply: Handler[pc.ApplyRequest, pc.ApplyResponse] = shard_apply
+    get_hints: Handler[pc.GetHintsRequest, pc.GetHintsResponse] = shard_get_hints
+    unassign: Handler[pc.UnassignRequest, pc.UnassignResponse] = shard_unassign
+
 
 def shard_service(
-    api: ShardAPI,
     service: Service,
     *,
     verifier: pb.Verifier,
@@ -39,8 +60,7 @@ def shard_service(
     """Return the Shard service, whose `handlers()` are to be added to a server.
 
     Args:
-        api: Functions that answer. They're looked up at each call.
-        service: What they're called with.
+        service: The member, whose `shard_api` has the functions that answer.
         verifier: Verifies the authorization of calls.
         counts: Counts of calls.
         clock: Source of Unix seconds.
@@ -48,7 +68,7 @@ def shard_service(
 
     def serve(name: str) -> Serve:
         async def call(claims: pb.Claims, request: Any, _messages: object, send: Send) -> None:
-            handler = getattr(api, name)
+            handler = getattr(service.shard_api, name)
             await send(await _answer(handler(claims, service, request), claims, clock()))
 
         return call

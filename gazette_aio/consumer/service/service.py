@@ -398,9 +398,7 @@ class Service(Owner):
         self._server = server = GrpcServer((), drain, max_receive_bytes=size, others=True)
         try:
             await self._bind(tls, auth or pb.NoopAuth())
-            service = shard_service(
-                self.shard_api, self, verifier=auth or pb.NoopAuth(), counts=CallCounts()
-            )
+            service = shard_service(self, verifier=auth or pb.NoopAuth(), counts=CallCounts())
             server.add((service.handlers(drain),))
             await self._init_application()
             async with self.peers, self.session, self.local_shards:

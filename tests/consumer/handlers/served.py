@@ -25,7 +25,7 @@ class ServedGroup(Group):
         port = self.server.bind("127.0.0.1", 0)
         super().__init__(client, endpoint=f"http://127.0.0.1:{port}", peers=Peers(auth), **options)
         self.api = self.service.shard_api
-        served = shard_service(self.api, self.service, verifier=auth, counts=CallCounts())
+        served = shard_service(self.service, verifier=auth, counts=CallCounts())
         self.server.add([served.handlers(drain)])
         self.key_space.observers.append(self.peers.observe)
         self.client = connect_shards(self.endpoint, auth=auth)

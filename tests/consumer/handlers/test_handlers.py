@@ -6,6 +6,8 @@ import asyncio
 import re
 import time
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -197,9 +199,8 @@ async def test_a_stat_ends_with_its_token(client):
     async def stat(caller, service, request):
         await asyncio.Event().wait()
 
-    service = shard_service(
-        ShardAPI(stat=stat), None, verifier=auth, counts=counts, clock=lambda: 59.99
-    )
+    member: Any = SimpleNamespace(shard_api=ShardAPI(stat=stat))
+    service = shard_service(member, verifier=auth, counts=counts, clock=lambda: 59.99)
     server = GrpcServer([service.handlers(drain)], drain)
     port = server.bind("127.0.0.1", 0)
     await server.start()
