@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Self
 
-from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreRefusedError
+from gazette_aio.consumer.keyspace.errors import StoreRefusedError, StoreUnavailableError
 from gazette_aio.consumer.keyspace.operations import Compare, Get, Put
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.keyspace.store import KeyValueStore
 
 _logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 10.0
+"""Pause before a key is announced again."""
 
 
 class Announcement:
@@ -42,20 +45,20 @@ class Announcement:
         key: str,
         value: bytes,
         lease: int,
-        *,
-        retry_seconds: float = 10.0,
     ) -> Self:
         """Create a key with a lease. A key that another lease holds is waited for.
 
         So a process that starts again after a crash, under the same name, waits until its earlier
-        lease has expired. Failures are logged, and retried for ever.
+        lease has expired. The wait is logged, and so are failures of a store that doesn't answer.
 
         Args:
             store: Store of the key.
             key: The key.
             value: Its value.
             lease: Identity of the lease.
-            retry_seconds: Pause after a failure.
+
+        Raises:
+            KeyValueStoreError: The store refuses the key, such as for a missing permission.
 
         Cancellation: aborts — the key may have been created, and ends with the lease.
         """
@@ -69,10 +72,11 @@ class Announcement:
                 # An earlier try may have taken effect though its answer got lost.
                 if entry is not None and entry.lease == lease:
                     return cls(store, key, lease, entry.mod_revision)
-                raise KeyValueStoreError("key exists with different lease")
-            except KeyValueStoreError as error:
-                _logger.warning("failed to announce %s (will retry): %s", key, error)
-            await asyncio.sleep(retry_seconds)
+                reason = "key exists with different lease"
+            except StoreUnavailableError as error:
+                reason = str(error)
+            _logger.warning("failed to announce %s (will retry): %s", key, reason)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def update(self, value: bytes) -> None:
         """Replace the value. The lease stays.

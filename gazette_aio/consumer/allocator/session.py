@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
+
+import anyio
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
+from gazette_aio.client.retry import backoff
 from gazette_aio.consumer.allocator.allocate import Allocator
 from gazette_aio.consumer.allocator.announce import Announcement
-from gazette_aio.consumer.allocator.handover import HandoverLog
+from gazette_aio.consumer.allocator.exit_reminder import ExitReminder
 from gazette_aio.consumer.allocator.model import MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
 from gazette_aio.consumer.allocator.shard_group import new_key_space
@@ -20,15 +24,14 @@ from gazette_aio.consumer.keyspace.errors import (
     CompactedError,
     KeyValueStoreError,
     LeaseLostError,
-    StoreRefusedError,
     StoreUnavailableError,
 )
 from gazette_aio.protocol.consumer import ConsumerSpec
-from gazette_aio.protocol.errors import UsageError, ValidationError
+from gazette_aio.protocol.errors import UsageError, within
 from gazette_aio.protocol.validation.rules import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Generator
 
     from gazette_aio.consumer.allocator.allocate import Round
     from gazette_aio.consumer.allocator.model import GroupEntry
@@ -36,12 +39,9 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.keyspace.keys import GroupKeys
     from gazette_aio.consumer.keyspace.store import KeyValueStore, Lease
 
-T = TypeVar("T")
-
 _logger = logging.getLogger(__name__)
 
-_FIRST_RETRY_SECONDS: Final = 0.1
-_LAST_RETRY_SECONDS: Final = 5.0
+_RELOAD_SECONDS: Final = 0.1
 
 
 class MemberSession(Owner):
@@ -60,7 +60,6 @@ class MemberSession(Owner):
             have members of Gazette up to v0.101.
         apply_delay_seconds: Time for which changes are gathered before they are applied.
         max_hot_standbys: Most hot standbys of a shard that this member assigns; None for no limit.
-        announce_retry_seconds: Pause before a failed announcement is repeated.
         on_round: Called after each successful round of a leader.
         on_solution: Called with the seconds that a solution of a leader took.
 
@@ -92,7 +91,6 @@ class MemberSession(Owner):
         zero_limit_on_exit: bool = False,
         apply_delay_seconds: float = 0.03,
         max_hot_standbys: int | None = None,
-        announce_retry_seconds: float = 10.0,
         on_round: Callable[[Round], None] | None = None,
         on_solution: Callable[[float], None] | None = None,
     ) -> None:
@@ -101,13 +99,12 @@ class MemberSession(Owner):
         self._spec.CopyFrom(spec)
         self._ttl_seconds = ttl_seconds
         self._zero_limit_on_exit = zero_limit_on_exit
-        self._announce_retry_seconds = announce_retry_seconds
         self._resources = AsyncExitStack()
-        self._tasks = {name: OwnedTask() for name in ("exit", "allocate", "lease", "watch")}
-        self._announcement: Announcement | None = None
+        self._life = OwnedTask()
+        self._has_joined = asyncio.Event()
         self._end: asyncio.Future[bool] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._handover: HandoverLog | None = None
+        self._reminder: ExitReminder | None = None
+        self._is_exiting = asyncio.Event()
         named = spec.process_spec.id
         self.keys = keys
         self.key_space: KeySpace[GroupEntry] = new_key_space(
@@ -130,26 +127,27 @@ class MemberSession(Owner):
     @property
     def is_exiting(self) -> bool:
         """Whether `exit_gracefully()` was called."""
-        return self._tasks["exit"].has_begun
+        return self._is_exiting.is_set()
 
     async def __aenter__(self) -> Self:
-        with _named("spec.Validate"):
-            validate(self._spec)
-            key = self.keys.member(*self.group.local)
+        within("spec", validate, self._spec)
+        self._end = asyncio.get_running_loop().create_future()
+        # Retrieved, though nobody may wait for the end.
+        self._end.add_done_callback(lambda end: end.cancelled() or end.exception())
+        self._allocating = anyio.CancelScope()
         try:
-            with _named("establishing Etcd lease"):
+            with _explained("establishing Etcd lease"):
                 lease = await self._resources.enter_async_context(
                     self._store.lease(self._ttl_seconds)
                 )
-            await _unless_lost(lease, self._join(key, lease))
+            name = f"gazette member {'#'.join(self.group.local)}"
+            self._life.start(self._live(lease), name, on_end=self._ended)
+            await self._has_joined.wait()
+            if self._end.done():
+                self._end.result()
         except BaseException:
             await self.aclose()
             raise
-        self._end = end = asyncio.get_running_loop().create_future()
-        end.add_done_callback(lambda ended: ended.exception())  # Retrieved if nobody waits.
-        self._start("watch", self.key_space.watch())
-        self._start("lease", _lose(lease))
-        self._start("allocate", self._allocate())
         return self
 
     async def wait(self) -> bool:
@@ -190,14 +188,12 @@ class MemberSession(Owner):
             return
         if self.is_exiting:
             _logger.warning("member exits at once, though others may not hold its shards yet")
-            self._settle(handed_over=False)
+            self._allocating.cancel()
             return
-        self._handover = HandoverLog(self.group, deadline_seconds)
-        self._start("exit", self._exit(self._handover))
+        self._reminder = ExitReminder(self.group, deadline_seconds)
+        self._is_exiting.set()
         if deadline_seconds is not None:
-            self._deadline = asyncio.get_running_loop().call_later(
-                deadline_seconds, self._give_up, deadline_seconds
-            )
+            self._allocating.deadline = anyio.current_time() + deadline_seconds
 
     async def aclose(self) -> None:
         """Leave the group. Idempotent.
@@ -207,77 +203,79 @@ class MemberSession(Owner):
         await finish(self._close())
 
     async def _close(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        for task in self._tasks.values():
-            await task.aclose()
-        self._settle(handed_over=False)
+        await self._life.aclose()
         await self._resources.aclose()
 
-    async def _join(self, key: str, lease: Lease) -> None:
-        self._announcement = await Announcement.announce(
-            self._store,
-            key,
-            self._spec.SerializeToString(),
-            lease.id,
-            retry_seconds=self._announce_retry_seconds,
-        )
-        with _named("loading KeySpace"):
-            revision = self._announcement.revision
+    async def _live(self, lease: Lease) -> None:
+        """Join the group, then follow it and take part in it until cancelled, or until an error."""
+        assert self._end is not None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_lose, lease)
+                announcement = await self._join(lease)
+                tasks.start_soon(self.key_space.watch)
+                tasks.start_soon(self._exit, announcement)
+                self._has_joined.set()
+                with self._allocating:
+                    await self._allocator.run()
+                self._end.set_result(self._has_handed_over())
+        except ExceptionGroup as group:
+            if not self._end.done():
+                self._end.set_exception(group.exceptions[0])
+
+    def _ended(self) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(False)
+        self._has_joined.set()
+
+    async def _join(self, lease: Lease) -> Announcement:
+        with _explained("announcing the member"):
+            announcement = await Announcement.announce(
+                self._store,
+                self.keys.member(*self.group.local),
+                self._spec.SerializeToString(),
+                lease.id,
+            )
+        with _explained("loading KeySpace"):
+            revision = announcement.revision
             while True:
                 try:
-                    return await self.key_space.load(revision)
+                    await self.key_space.load(revision)
                 except CompactedError:
                     # The newest revision may be dropped, too, between the pages of a large group.
                     revision = 0
-                await asyncio.sleep(_FIRST_RETRY_SECONDS)
+                else:
+                    return announcement
+                await asyncio.sleep(_RELOAD_SECONDS)
 
-    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        member = "#".join(self.group.local)
-        self._tasks[name].start(self._supervised(work), f"gazette {name} of member {member}")
-
-    async def _supervised(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as error:  # noqa: BLE001 - The session ends with it.
-            if self._end is not None and not self._end.done():
-                self._end.set_exception(error)
-
-    async def _allocate(self) -> None:
-        await self._allocator.run()
-        if self._handover is not None:
-            self._handover.ended()
-        self._settle(handed_over=True)
-
-    async def _exit(self, handover: HandoverLog) -> None:
-        """Write that this member is exiting."""
-        assert self._announcement is not None
+    async def _exit(self, announcement: Announcement) -> None:
+        """Write that this member is exiting, once it is."""
+        await self._is_exiting.wait()
+        assert self._reminder is not None
         self._spec.exiting = True
         if self._zero_limit_on_exit:
             self._spec.shard_limit = 0
-        pause = _FIRST_RETRY_SECONDS
-        while True:
+        for attempt in itertools.count():
             try:
-                await self._announcement.update(self._spec.SerializeToString())
-            except StoreRefusedError:
-                raise
-            except KeyValueStoreError as error:
+                await announcement.update(self._spec.SerializeToString())
+            except StoreUnavailableError as error:
                 _logger.warning("failed to mark the member as exiting (will retry): %s", error)
             else:
                 break
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LAST_RETRY_SECONDS)
+            await asyncio.sleep(backoff(attempt))
         # Without this wait, the group as it's known here may lack shards assigned before.
-        await self.key_space.wait_for_revision(self._announcement.revision)
-        await handover.run()
+        await self.key_space.wait_for_revision(announcement.revision)
+        await self._reminder.run()
 
-    def _give_up(self, seconds: float) -> None:
-        _logger.warning("the member exits, though others don't hold its shards after %g s", seconds)
-        self._settle(handed_over=False)
-
-    def _settle(self, *, handed_over: bool) -> None:
-        if self._end is not None and not self._end.done():
-            self._end.set_result(handed_over)
+    def _has_handed_over(self) -> bool:
+        """Return whether others hold this member's shards, and log how the wait for that ended."""
+        if not self._allocating.cancelled_caught:
+            if self._reminder is not None:
+                self._reminder.ended()
+            return True
+        if anyio.current_time() >= self._allocating.deadline:
+            _logger.warning("the member exits at its deadline, though others don't hold its shards")
+        return False
 
 
 async def _lose(lease: Lease) -> None:
@@ -285,36 +283,11 @@ async def _lose(lease: Lease) -> None:
     raise LeaseLostError("unable to keep member lease alive")
 
 
-async def _unless_lost(lease: Lease, work: Coroutine[Any, Any, None]) -> None:
-    """Do some work, but give up if the lease is lost."""
-    losing, working = asyncio.ensure_future(_lose(lease)), asyncio.ensure_future(work)
-    both = (losing, working)
-    try:
-        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in both:
-            task.cancel()
-        await finish(asyncio.wait(both))
-        for task in both:
-            if not task.cancelled():
-                task.exception()  # Retrieved: only one of them is raised.
-    for task in both:
-        if task in done:
-            task.result()
-
-
 @contextmanager
-def _named(step: str) -> Generator[None]:
+def _explained(step: str) -> Generator[None]:
     """Name a step of the beginning in the text of its error."""
     try:
         yield
-    except ValidationError as error:
-        raise ValidationError(f"{step}: {error}") from error
-    except CompactedError:
-        raise
-    except (StoreRefusedError, StoreUnavailableError) as error:
-        raise type(error)(
-            f"{step}: {error}", code=error.code, outcome_unknown=error.outcome_unknown
-        ) from error
     except KeyValueStoreError as error:
-        raise KeyValueStoreError(f"{step}: {error}", code=error.code) from error
+        error.args = (f"{step}: {error}",)
+        raise

@@ -14,8 +14,9 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.signal import Signal
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
+from gazette_aio.client.retry import backoff
 from gazette_aio.consumer.keyspace.entries import D, Entries, check_responses
-from gazette_aio.consumer.keyspace.errors import CompactedError
+from gazette_aio.consumer.keyspace.errors import CompactedError, StoreUnavailableError
 from gazette_aio.consumer.keyspace.store import StoreHeader
 
 if TYPE_CHECKING:
@@ -104,10 +105,7 @@ class KeySpace(Generic[D]):
                 await self._follow()
             except CompactedError as error:
                 _logger.warning("key space %s is loaded again: %s", self._prefix, error)
-            try:
-                header, loaded = await self._read(0)
-            except CompactedError:
-                continue  # Between two pages: the next watch finds the same, and begins again.
+            header, loaded = await self._read_again()
             # The store's revision may be one that no change of this prefix reaches, so that peers
             # would wait for it in vain.
             newest = max((entry.raw.mod_revision for entry in loaded.values()), default=0)
@@ -151,6 +149,18 @@ class KeySpace(Generic[D]):
             if not page.more:
                 return replace(page.header, revision=revision), loaded
             after = page.entries[-1].key
+
+    async def _read_again(self) -> tuple[StoreHeader, dict[str, D]]:
+        """Read all entries, and repeat that while the store is unavailable, as a watch does."""
+        attempt = 0
+        while True:
+            try:
+                return await self._read(0)
+            except (CompactedError, StoreUnavailableError) as error:
+                # The newest revision may be dropped, too, between the pages of a large group.
+                _logger.warning("key space %s isn't loaded (will retry): %s", self._prefix, error)
+            await asyncio.sleep(backoff(attempt))
+            attempt += 1
 
     async def _replace(self, header: StoreHeader, loaded: dict[str, D]) -> None:
         turns = Turns()

@@ -6,11 +6,17 @@ import asyncio
 
 import pytest
 
+from gazette_aio.consumer.allocator import announce
 from gazette_aio.consumer.allocator.announce import Announcement
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import StoreRefusedError, StoreUnavailableError
 from gazette_aio.consumer.keyspace.operations import Put
 from tests.waiting import turns
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(announce, "RETRY_SECONDS", 0)
 
 
 class LosingAnswers(EmbeddedStore):
@@ -48,9 +54,7 @@ async def test_updates_until_the_lease_ends():
 async def test_a_key_of_another_lease_is_waited_for(caplog):
     async with EmbeddedStore() as store, store.lease(9) as earlier, store.lease(9) as lease:
         await Announcement.announce(store, "/key", b"old", earlier.id)
-        task = asyncio.create_task(
-            Announcement.announce(store, "/key", b"new", lease.id, retry_seconds=0)
-        )
+        task = asyncio.create_task(Announcement.announce(store, "/key", b"new", lease.id))
         await turns(50)
         assert not task.done()
         assert "key exists with different lease" in caplog.text
@@ -63,7 +67,7 @@ async def test_a_key_of_another_lease_is_waited_for(caplog):
 async def test_lost_answers():
     async with LosingAnswers() as store, store.lease(9) as lease:
         store.lost = 1
-        announcement = await Announcement.announce(store, "/key", b"1", lease.id, retry_seconds=0)
+        announcement = await Announcement.announce(store, "/key", b"1", lease.id)
         assert announcement.revision == (await entry(store)).mod_revision
         store.lost = 1
         with pytest.raises(StoreUnavailableError):

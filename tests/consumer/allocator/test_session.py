@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gazette_aio.aio.finish import finish
-from gazette_aio.consumer.allocator import handover
+from gazette_aio.consumer.allocator import announce, exit_reminder
 from gazette_aio.consumer.allocator.allocate import MemberLostError
 from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
@@ -48,6 +48,11 @@ def shard(shard_id):
     return spec
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(announce, "RETRY_SECONDS", 0.05)
+
+
 @pytest.fixture(params=["embedded", "etcd"])
 async def store(request):
     if request.param == "etcd":
@@ -67,7 +72,7 @@ async def store(request):
 
 
 def member(store, suffix, *, limit=10, **options):
-    options = {"apply_delay_seconds": 0, "announce_retry_seconds": 0.05, **options}
+    options = {"apply_delay_seconds": 0, **options}
     return MemberSession(store, KEYS, consumer(suffix, shard_limit=limit), **options)
 
 
@@ -206,7 +211,7 @@ def waits_of(caplog):
 
 
 async def test_the_log_tells_what_the_only_member_waits_for(store, caplog, monkeypatch):
-    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 300)
+    monkeypatch.setattr(exit_reminder, "PATIENCE_SECONDS", 300)
     await add_shards(store, 2)
     # Its view of the group lags: its shards are in the first line all the same.
     async with member(store, "aaaa", apply_delay_seconds=0.5) as old:
@@ -218,7 +223,7 @@ async def test_the_log_tells_what_the_only_member_waits_for(store, caplog, monke
         assert level == "WARNING"
         waited = re.search(r"waited: (\d+) s", text)
         assert waited is not None
-        assert int(waited[1]) < handover.REMINDER_SECONDS
+        assert int(waited[1]) < exit_reminder.REMINDER_SECONDS
         assert text == (
             "member zone#aaaa exits: it waits at most 300 s until other members hold its shards "
             f"(shards: 2, other members: 0, waited: {waited[1]} s); as many members have to stay as "
@@ -239,8 +244,8 @@ async def test_the_log_tells_what_the_only_member_waits_for(store, caplog, monke
 
 
 async def test_the_log_tells_of_a_usual_exit_by_info_at_first(store, caplog, monkeypatch):
-    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(handover, "REMINDER_SECONDS", 0.01)
+    monkeypatch.setattr(exit_reminder, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(exit_reminder, "REMINDER_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
     await add_shards(store, 1)
     async with member(store, "aaaa") as old:
@@ -258,7 +263,7 @@ async def test_the_log_tells_of_a_usual_exit_by_info_at_first(store, caplog, mon
 async def test_the_log_tells_why_one_of_two_members_with_standbys_can_t_leave(
     store, caplog, monkeypatch
 ):
-    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(exit_reminder, "PATIENCE_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
     spec = shard("shard-00")
     spec.hot_standbys = 1
@@ -363,7 +368,7 @@ async def test_a_name_in_use_is_waited_for(store, caplog):
 
 async def test_an_invalid_specification_is_refused_before_anything_else(store):
     session = MemberSession(store, KEYS, consumer("not valid"))
-    with pytest.raises(ValidationError, match=r"spec\.Validate: .*Suffix: not a valid token"):
+    with pytest.raises(ValidationError, match=r"spec\..*Suffix: not a valid token"):
         await session.__aenter__()
     assert (await store.range("/")).entries == ()
 
@@ -393,6 +398,16 @@ class Failing(EmbeddedStore):
         async with super().lease(ttl_seconds) as lease:
             self.newest_lease = lease.id
             yield lease
+
+
+async def test_a_refused_announcement_is_raised():
+    class Refusing(EmbeddedStore):
+        async def transact(self, *args):
+            raise StoreRefusedError("etcdserver: permission denied", code="PERMISSION_DENIED")
+
+    async with no_leaks(), Refusing() as store:
+        with pytest.raises(StoreRefusedError, match=r"announcing the member: .*permission denied"):
+            await member(store, "aaaa").__aenter__()
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def member(store, suffix, **options):
     spec = ConsumerSpec(shard_limit=50)
     spec.process_spec.id.zone, spec.process_spec.id.suffix = "zone", suffix
     spec.process_spec.endpoint = "http://host:1"
-    options = {"apply_delay_seconds": 0, "announce_retry_seconds": 0.05, **options}
+    options = {"apply_delay_seconds": 0, **options}
     return MemberSession(store, KEYS, spec, **options)
 
 

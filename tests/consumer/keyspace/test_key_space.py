@@ -174,6 +174,32 @@ async def test_it_loads_once_after_a_compaction_beyond_its_newest_change(monkeyp
         assert values(space) == {"/r/one": 1, "/r/two": 2}
 
 
+async def test_it_loads_again_though_the_store_is_unavailable_at_first(monkeypatch, caplog):
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.embedded.KEPT_TRANSACTIONS", 2)
+    monkeypatch.setattr("gazette_aio.consumer.keyspace.key_space.backoff", lambda _: 0)
+
+    class Unavailable(EmbeddedStore):
+        failures = 0
+
+        async def range(self, prefix, **options):
+            if self.failures:
+                self.failures -= 1
+                raise StoreUnavailableError("no leader")
+            return await super().range(prefix, **options)
+
+    async with Unavailable() as store:
+        space = KeySpace(store, "/r/", decode, apply_delay_seconds=0)
+        await space.load()
+        for number in range(5):
+            newest = await put(store, "/r/a", number)
+        store.failures = 3
+        async with Watching(space):
+            await space.wait_for_revision(newest)
+        assert values(space) == {"/r/a": 4}
+        assert store.failures == 0
+    assert "key space /r/ isn't loaded (will retry): no leader" in caplog.text
+
+
 class Scripted:
     """A store whose watch gives what a test wants."""
 

@@ -1,4 +1,4 @@
-"""Log of an exiting member: what it waits for, what ends that, and that it has ended."""
+"""Reminders in the log of an exiting member: what it waits for, and what ends that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REMINDER_SECONDS: Final = 30.0
 """Time after which any wait is logged again."""
 
 
-class HandoverLog:
+class ExitReminder:
     """Logs the wait of a member for others to take over its shards.
 
     Args:
