@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def explained(step: str, failures: type[Exception] = OSError) -> Generator[None]:
+def explained(
+    step: str, failures: type[Exception] | tuple[type[Exception], ...] = OSError
+) -> Generator[None]:
     """Raise failures of the block as a StoreError, with the step before their text.
 
     Errors of this package pass as they are.

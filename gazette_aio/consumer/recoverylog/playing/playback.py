@@ -184,12 +184,9 @@ class Playback:
         """
         hinted = self.fsm.hinted_segment
         if hinted is not None and 0 != hinted.last_offset <= offset:
-            raise PlaybackError(
+            raise self._loss(
                 f"offset jumps over hinted segment of {self.log} (from: {self.offset}, "
-                f"to: {offset}, hinted range: {hinted.first_offset}-{hinted.last_offset}); "
-                "possible data loss",
-                log=self.log,
-                offset=self.offset,
+                f"to: {offset}, hinted range: {hinted.first_offset}-{hinted.last_offset})"
             )
         begin = self.offset
         try:
@@ -217,11 +214,8 @@ class Playback:
         """
         is_hinted = self.fsm.hinted_segment is not None
         if not is_hinted and not self.fsm.is_fresh and not self._accept_loss:
-            raise PlaybackError(
-                f"content of {self.log} from {self.offset} to its end at {self.head} was removed; "
-                "possible data loss",
-                log=self.log,
-                offset=self.offset,
+            raise self._loss(
+                f"content of {self.log} from {self.offset} to its end at {self.head} was removed"
             )
         self.jump(self.head)
 
@@ -232,11 +226,9 @@ class Playback:
             PlaybackError: The log was played to its known end, and hints name more of it.
         """
         if self.fsm.hinted_segment is not None and self.offset >= self.head:
-            raise PlaybackError(
+            raise self._loss(
                 f"offset {self.log}:{self.offset} >= readThrough {self.head}, "
-                "but FSM has unused hints; possible data loss",
-                log=self.log,
-                offset=self.offset,
+                "but FSM has unused hints"
             )
 
     def has_reached(self, offset: int) -> bool:
@@ -255,11 +247,9 @@ class Playback:
                 history, which the hole may have done.
         """
         if self.fsm.is_fresh and self._has_read:
-            raise PlaybackError(
+            raise self._loss(
                 f"{self.log} has content up to {self.offset}, but its history doesn't begin there: "
-                "its beginning was removed, or hints are missing; possible data loss",
-                log=self.log,
-                offset=self.offset,
+                "its beginning was removed, or hints are missing"
             )
         holes, self._holes = self._unexplained(), []
         if holes and not self._accept_loss:
@@ -463,6 +453,9 @@ class Playback:
     def _begun(self) -> int:
         """Offset of the operation that was fed in part."""
         return self._decoder.offset if self._decoder.is_at_boundary else self._at
+
+    def _loss(self, text: str) -> PlaybackError:
+        return PlaybackError(f"{text}; possible data loss", log=self.log, offset=self.offset)
 
     def _failed(self, error: Exception, offset: int) -> PlaybackError:
         return PlaybackError(

@@ -19,6 +19,7 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
+from gazette_aio.consumer.stores.failures import explained
 from gazette_aio.consumer.stores.recorder import recorded_as_a_whole
 from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.sqlite.databases import DATABASE_NAME, forget_copies
@@ -28,7 +29,7 @@ from gazette_aio.protocol.errors import ConfigurationError, StoreError, UsageErr
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
@@ -304,7 +305,7 @@ class SQLiteStore:
                 f"{self.directory} has {_PAGES}: it's a database of Gazette's own SQLite store, "
                 "which keeps its pages in RocksDB: use `gazette-aio shards import-pages`"
             )
-        with _explained("opening"):
+        with explained("opening the database", _ERRORS):
             self.directory.mkdir(parents=True, exist_ok=True)
             try:
                 self._connect()
@@ -368,7 +369,7 @@ class SQLiteStore:
                 raise StoreError(f"the journal of database {name} can't be of mode {mode}")
 
     def _commit_recorded(self, recorder: Recorder, content: bytes) -> OpFuture[Any]:
-        with _explained("recording"), recorded_as_a_whole(recorder):
+        with explained("recording the database", _ERRORS), recorded_as_a_whole(recorder):
             self._commit(content)
             assert self._vfs is not None
             self._vfs.record(recorder)
@@ -376,7 +377,7 @@ class SQLiteStore:
 
     def _commit(self, content: bytes) -> None:
         connection = self._begun()
-        with _explained("committing"):
+        with explained("committing the database", _ERRORS):
             _rows(connection, _UPDATE, (content,))
             _rows(connection, _COMMIT)
         self._is_begun = False
@@ -392,7 +393,7 @@ class SQLiteStore:
                 self._error = _ended()
                 raise self._error from error
         self._roll_back()
-        with _explained("reading the checkpoint"):
+        with explained("reading the checkpoint", _ERRORS):
             rows = _rows(connection, _SELECT)
         # Its first value is a text, as of the table's default.
         return bytes(rows[0][0]) if rows and rows[0][0] else b""
@@ -400,7 +401,7 @@ class SQLiteStore:
     def _roll_back(self) -> None:
         connection = self._connection
         if connection is not None and connection.in_transaction:
-            with _explained("rolling back"):
+            with explained("rolling back the database", _ERRORS):
                 _rows(connection, "ROLLBACK")
         self._is_begun = False
 
@@ -478,14 +479,6 @@ class _Cursor(apsw.Cursor):
     def __next__(self) -> Any:
         with self._using:
             return super().__next__()
-
-
-@contextlib.contextmanager
-def _explained(step: str) -> Generator[None]:
-    try:
-        yield
-    except _ERRORS as error:
-        raise StoreError(f"{step} the database: {error}") from error
 
 
 def _check_pragma(name: str, value: str | int) -> None:

@@ -64,14 +64,18 @@ def test_ranges() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_chunks_make_no_difference(files: StagedFiles, directory: Path, size: int) -> None:
+@pytest.mark.parametrize("is_end_known", [True, False])
+def test_chunks_make_no_difference(
+    files: StagedFiles, directory: Path, size: int, *, is_end_known: bool
+) -> None:
+    """Known ends of appends tell only what begins no operation, and what is torn."""
     writer = LogWriter()
     writer.create("/a")
     writer.write("/a", b"0123456789", 5)
     writer.write("/a", b"abcde", 0)
     writer.rename("/a", "/b")
     content = b"junk" + writer.content
-    playback = begun(files, len(content))
+    playback = begun(files, len(content) if is_end_known else 0)
     for begin in range(0, len(content), size):
         playback.play(begin, [content[begin : begin + size]])
     assert playback.has_reached(len(content))
@@ -267,19 +271,6 @@ def test_hints_that_end_at_a_file_they_do_not_name(
         playback.play(playback.offset, [writer.content[playback.offset :]])
     files.make_live(playback.fsm)
     assert files_of(directory) == {"/live": b"later"}
-
-
-@pytest.mark.parametrize("size", [1, 7])
-def test_chunks_beyond_the_known_end(files: StagedFiles, directory: Path, size: int) -> None:
-    """Only known ends of appends tell junk and torn operations."""
-    writer = LogWriter()
-    writer.create("/a")
-    writer.write("/a", b"0123456789")
-    playback = begun(files, 0)
-    for begin in range(0, writer.offset, size):
-        playback.play(begin, [writer.content[begin : begin + size]])
-    files.make_live(playback.fsm)
-    assert files_of(directory) == writer.expected()
 
 
 def test_jumps(files: StagedFiles) -> None:
