@@ -9,7 +9,7 @@ from gazette_aio.consumer.application.application import DeferToNextTransaction
 from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from gazette_aio.consumer.application.hooks import Hooks
     from gazette_aio.consumer.application.shard import Shard
@@ -53,7 +53,7 @@ class HookCaller:
         clock: Callable[[], float],
     ) -> None:
         self._hook = hooks.consume
-        self._call = self._in_batch if hooks.consumes_batches else self._one_by_one
+        self._takes_batches = hooks.consumes_batches
         self._shard = shard
         self._store = store
         self._publisher = shard.publisher
@@ -95,6 +95,11 @@ class HookCaller:
             await errors.decoding_failed(first, suspect)
         await errors.pass_over(first, suspect, self._publisher)
         return Consumed(1, is_deferred=False)
+
+    def _call(self, run: Sequence[Envelope[Any]], deadline: float) -> Awaitable[Consumed]:
+        # A method that is kept would be a cycle, and wait for a collection of garbage.
+        call = self._in_batch if self._takes_batches else self._one_by_one
+        return call(run, deadline)
 
     async def _one_by_one(self, run: Sequence[Envelope[Any]], deadline: float) -> Consumed:
         hook, clock = self._hook, self._clock
