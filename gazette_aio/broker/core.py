@@ -81,7 +81,7 @@ class BrokerCore(Runtime):
         suffix = options.suffix or identity.suffix
         self.process_id: pb.ProcessSpec.ID = pb.ProcessSpec.ID(zone=options.zone, suffix=suffix)
         self.looks: Looks = Looks()
-        self.space_store: KeySpaceStore = KeySpaceStore(space, log, io, self._adopt, self.ending)
+        self.space_store: KeySpaceStore = KeySpaceStore(space, log, io, self._follow, self.ending)
         self.replicas: Replicas = Replicas(self)
         self.file_problem: str = ""
         """Why the latest append failed that the broker's files refused; empty after a success."""
@@ -278,11 +278,11 @@ class BrokerCore(Runtime):
             await workers.aclose()
         self.data.close()
 
-    def _adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
+    def _follow(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
         for spec in transaction.puts:
             if (item := self.space.get(spec.name)) is not None:
                 self.resolver.is_assigned(item)
-        self.replicas.adopt(transaction, removed)
+        self.replicas.follow(transaction, removed)
 
 
 @functools.cache

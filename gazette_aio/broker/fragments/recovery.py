@@ -258,8 +258,8 @@ def _read_fragment(
                         found = FoundFragment(spool, is_persisted)
                 case Commit() if found is not None:
                     if is_persisted:
-                        found.spool.adopt_unread(entry)
-                    elif not _adopt_commit(found.spool, content, entry):
+                        found.spool.restore_unread(entry)
+                    elif not _restore_commit(found.spool, content, entry):
                         unsound = "the content isn't what the log says"
                 case Persisted() if found is not None:
                     found.spool.end = entry.end
@@ -359,9 +359,9 @@ def _open_fragment(files: FileOps, directory: Path, entry: Begin) -> Spool:
     )
 
 
-def _adopt_commit(spool: Spool, content: int, entry: Commit) -> bool:
+def _restore_commit(spool: Spool, content: int, entry: Commit) -> bool:
     if entry.end == spool.end and spool.end - entry.length >= spool.begin:
         return True  # The same record twice.
     if content < 0 or entry.end - entry.length != spool.end:
         return False
-    return spool.adopt(entry, content)
+    return spool.restore(entry, content)

@@ -131,8 +131,8 @@ class Spool:
         """SHA-1 of the committed content, zero if there is no content."""
         return self._committed.digest() if self.end > self.begin else bytes(20)
 
-    def adopt(self, entry: Commit, content: int) -> bool:
-        """Adopt a recovered commit if its content is in the file, and return whether it was.
+    def restore(self, entry: Commit, content: int) -> bool:
+        """Restore a recovered commit if its content is in the file, and return whether it was.
 
         Args:
             entry: Commit that continues the fragment.
@@ -154,12 +154,12 @@ class Spool:
             remaining -= len(piece)
         if append.digest() != entry.digest:
             return False
-        self.adopt_unread(entry)
+        self.restore_unread(entry)
         self._committed = self._fragment_hash = fragment
         return True
 
-    def adopt_unread(self, entry: Commit) -> None:
-        """Adopt a recovered commit whose content is elsewhere."""
+    def restore_unread(self, entry: Commit) -> None:
+        """Restore a recovered commit whose content is elsewhere."""
         self.end = entry.end
         self.first_append_seconds = self.first_append_seconds or entry.first_append_seconds
         if entry.registers is not None:

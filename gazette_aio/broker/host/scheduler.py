@@ -1,4 +1,4 @@
-"""Scheduler of background work: the timers of all journals, in one heap with one task."""
+"""Scheduler of background work: the plans of all journals, in one heap with one task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_RUNNING = 16
 """Most concurrent work of one lane."""
 
 
-class Timer:
+class PlannedWork:
     """Work that is to begin at a time."""
 
     __slots__ = ("lane", "name", "work")
@@ -43,7 +43,7 @@ class _Lane:
 
     def __init__(self) -> None:
         self.running = 0
-        self.waiting: deque[Timer] = deque()
+        self.waiting: deque[PlannedWork] = deque()
 
 
 class Scheduler:
@@ -52,7 +52,7 @@ class Scheduler:
     def __init__(self, background: Background, clock: ManualClock) -> None:
         self._background = background
         self._clock = clock
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[tuple[float, int, PlannedWork]] = []
         self._lanes: dict[str, _Lane] = {}
         self._count = itertools.count()
         self._task: asyncio.Task[None] | None = None
@@ -62,8 +62,8 @@ class Scheduler:
     def __repr__(self) -> str:
         return f"<Scheduler due={len(self._heap)}>"
 
-    def after(self, seconds: float, name: str, work: Work, *, lane: str = "") -> Timer:
-        """Run `work` after a number of seconds, unless the timer is cancelled before.
+    def after(self, seconds: float, name: str, work: Work, *, lane: str = "") -> PlannedWork:
+        """Run `work` after a number of seconds, unless it's cancelled before.
 
         Args:
             seconds: Seconds from now.
@@ -73,13 +73,13 @@ class Scheduler:
                 of a lane is bounded, and doesn't wait for work of other lanes.
         """
         when = self._clock.monotonic() + seconds
-        timer = Timer(name, work, lane)
-        heapq.heappush(self._heap, (when, next(self._count), timer))
+        planned = PlannedWork(name, work, lane)
+        heapq.heappush(self._heap, (when, next(self._count), planned))
         if self._task is None or self._task.done():
             self._task = self._background.start(self._run(), "broker-scheduler")
         elif self._heap[0][0] == when:
             self._earlier.set()
-        return timer
+        return planned
 
     async def settled(self) -> None:
         """Wait until all due work is done.
@@ -96,35 +96,30 @@ class Scheduler:
 
     async def _run(self) -> None:
         try:
-            await self._run_due()
+            while self._heap:
+                await self._wait_for(self._heap[0][0])
+                _, _, planned = heapq.heappop(self._heap)
+                lane = self._lanes.setdefault(planned.lane, _Lane())
+                lane.waiting.append(planned)
+                self._start(planned.lane, lane)
+                await asyncio.sleep(0)  # Very much may be due at once.
         finally:
             self._progress.set()
 
-    async def _run_due(self) -> None:
-        clock = self._clock
-        while self._heap:
+    async def _wait_for(self, when: float) -> None:
+        """Wait until work is due: the next planned work, or work that is planned before it."""
+        while when > self._clock.monotonic():
             self._earlier.clear()
-            when, _, timer = self._heap[0]
-            if when > clock.monotonic():
-                alarm = clock.call_at(when, self._earlier.set)
-                try:
-                    await self._earlier.wait()
-                finally:
-                    alarm.cancel()
-                continue
-            heapq.heappop(self._heap)
-            lane = self._lanes.setdefault(timer.lane, _Lane())
-            lane.waiting.append(timer)
-            self._start(timer.lane, lane)
-            await asyncio.sleep(0)  # Very much may be due at once.
+            await self._clock.wait(self._earlier, when)
+            when = self._heap[0][0]
 
     def _start(self, key: str, lane: _Lane) -> None:
         """Start the work of a lane, up to its bound."""
         while lane.waiting and lane.running < MAX_RUNNING:
-            timer = lane.waiting.popleft()
-            if timer.work is None:
+            planned = lane.waiting.popleft()
+            if planned.work is None:
                 continue
-            if (task := self._background.start(timer.work(), timer.name)) is None:
+            if (task := self._background.start(planned.work(), planned.name)) is None:
                 lane.waiting.clear()
                 break
             lane.running += 1

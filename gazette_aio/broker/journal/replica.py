@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gazette_aio.broker.fragments.local_fragment import LocalFragment
-    from gazette_aio.broker.host.scheduler import Timer, Work
+    from gazette_aio.broker.host.scheduler import PlannedWork, Work
     from gazette_aio.broker.keyspace.keyspace import JournalItem
     from gazette_aio.broker.runtime import Runtime
 
@@ -63,11 +63,11 @@ class Replica:
         codec = item.spec.fragment.compression_codec
         self.head: WriteHead = WriteHead(runtime, item.name, self.directory, codec, self.index)
         self.is_listed: bool = is_listed
-        """Whether the index has ever adopted a listing of the stores."""
+        """Whether the index has ever had a listing of the stores."""
         self.listing_error: str = ""
         """Error of the last listing, or an empty text."""
         self._runtime = runtime
-        self._due: dict[_Kind, Timer] = {}
+        self._due: dict[_Kind, PlannedWork] = {}
         """Work to come. Work that has begun isn't due any more."""
         self._persisting = asyncio.Lock()
         self._failures = 0
@@ -116,7 +116,7 @@ class Replica:
             self.head.complete.append(spool.completed())
             self.index.add_local(IndexEntry(spool.fragment, spool.content))
         if recovered.spool is not None:
-            self.head.adopt(recovered.spool)
+            self.head.restore(recovered.spool)
         if (damage := recovered.damage) is not None:
             _logger.error(
                 "journal %s is damaged and takes no appends: %s, in %s",
@@ -167,18 +167,18 @@ class Replica:
 
         async def begin() -> None:
             # Race: it may have been cancelled, and planned anew, after its task was started.
-            if self._due.get(kind) is timer:
+            if self._due.get(kind) is planned:
                 del self._due[kind]
                 await work()
 
         # A pulse uses no store, and must not wait for one.
         lane = "" if kind == "pulse" else self.item.first_store
         name = f"{kind} {self.name}"
-        timer = self._due[kind] = self._runtime.scheduler.after(seconds, name, begin, lane=lane)
+        planned = self._due[kind] = self._runtime.scheduler.after(seconds, name, begin, lane=lane)
 
     def _cancel(self, kind: _Kind) -> None:
-        if (timer := self._due.pop(kind, None)) is not None:
-            timer.cancel()
+        if (planned := self._due.pop(kind, None)) is not None:
+            planned.cancel()
 
     # Rolling
 

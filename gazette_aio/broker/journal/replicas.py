@@ -191,7 +191,7 @@ class Replicas:
 
     # Changes of the key space
 
-    def adopt(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
+    def follow(self, transaction: KeySpaceTransaction, removed: list[JournalItem]) -> None:
         """Follow a committed transaction of the key space.
 
         Args:

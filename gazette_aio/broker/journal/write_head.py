@@ -81,7 +81,7 @@ class WriteHead:
         """Whether an append holds the journal, or its files are being synced."""
         return self._lock.locked() or self._sync_task is not None
 
-    def adopt(self, spool: Spool) -> None:
+    def restore(self, spool: Spool) -> None:
         """Continue a recovered fragment in progress."""
         self.spool = spool
         self._publish(self._spool_entry())

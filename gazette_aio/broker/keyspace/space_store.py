@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-Adopt = Callable[[KeySpaceTransaction, list[JournalItem]], None]
+OnChange = Callable[[KeySpaceTransaction, list[JournalItem]], None]
 
 
 class KeySpaceStore:
@@ -30,17 +30,22 @@ class KeySpaceStore:
     Args:
         space: The key space as loaded.
         workers: Threads to write in.
-        adopt: Called after each commit with the transaction and the journals that it deleted.
+        on_change: Called after each commit with the transaction and the journals that it deleted.
         ending: Set when the broker stops, and all waits end.
     """
 
     def __init__(
-        self, space: KeySpace, log: MetaLog, workers: Workers, adopt: Adopt, ending: asyncio.Event
+        self,
+        space: KeySpace,
+        log: MetaLog,
+        workers: Workers,
+        on_change: OnChange,
+        ending: asyncio.Event,
     ) -> None:
         self.space = space
         self._log = log
         self._workers = workers
-        self._adopt = adopt
+        self._on_change = on_change
         self._lock = asyncio.Lock()
         self._changed = Signal()
         self._ending = ending
@@ -172,7 +177,7 @@ class KeySpaceStore:
         deletes = (self.space.get(name) for name in transaction.deletes)
         removed = [item for item in deletes if item is not None]
         self.space.commit(transaction)
-        self._adopt(transaction, removed)
+        self._on_change(transaction, removed)
         self._changed.set()
         if self._log.snapshot_is_due:
             await self._snapshot()

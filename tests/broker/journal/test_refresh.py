@@ -306,7 +306,7 @@ async def test_a_journal_is_suspended_as_it_is_about_to_open(tmp_path: Path) -> 
         opening = asyncio.ensure_future(core.replicas.get(item))
         await asyncio.sleep(0)  # It has begun, and its task hasn't.
         suspended = journal_spec(stores=["file:///"], suspend=FULL)
-        core.replicas.adopt(KeySpaceTransaction(core.space.revision, (suspended,)), [])
+        core.replicas.follow(KeySpaceTransaction(core.space.revision, (suspended,)), [])
         async with asyncio.timeout(30):
             await opening
             assert await caller.commit(b"content") == 0
