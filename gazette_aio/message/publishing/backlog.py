@@ -13,16 +13,20 @@ from gazette_aio.message.uuid import CONTINUE_TXN
 from gazette_aio.protocol.errors import DependencyError, QueueFullError, TransactionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gazette_aio.client import AsyncAppend
     from gazette_aio.message.mapping import Target
     from gazette_aio.message.publishing.journals import Journals
     from gazette_aio.message.publishing.routes import Encoded, Routes
+    from gazette_aio.message.uuid import ProducerID
 
 MAX_BYTES: Final = 16 << 20
 """Bytes that may be queued."""
 
+# Of messages that are stamped at once.
 _RUN_BYTES: Final = 1 << 18
-RUN_MESSAGES: Final = 512
-"""Messages that are stamped at once."""
+_RUN_MESSAGES: Final = 512
 
 
 class Queued(NamedTuple):
@@ -33,6 +37,37 @@ class Queued(NamedTuple):
     message: Encoded
     length: int
     """Bytes of its frame."""
+
+
+def runs(items: Iterable[Queued]) -> Iterator[list[Queued]]:
+    """Yield runs of messages of one journal and view, which are appended at once."""
+    run: list[Queued] = []
+    length = 0
+    for item in items:
+        is_full = len(run) == _RUN_MESSAGES or length >= _RUN_BYTES
+        if run and (is_full or item[:2] != run[0][:2]):
+            yield run
+            run, length = [], 0
+        run.append(item)
+        length += item.length
+    if run:
+        yield run
+
+
+async def append_run(
+    run: Sequence[Queued], pace: Turns, producer: ProducerID | None = None
+) -> dict[str, AsyncAppend]:
+    """Append a run of messages, and return the append by journal.
+
+    Raises:
+        GazetteError: As of `Routes.append()`, or the journal has another content type.
+
+    Cancellation: aborts — the messages of one append are kept or dropped as a whole.
+    """
+    routes, target = run[0][:2]
+    await routes.journals.check_content_type(target)
+    parts = list(merged(item.message for item in run))
+    return await routes.append([(target, parts)], CONTINUE_TXN, pace, producer)
 
 
 class Backlog:
@@ -138,16 +173,12 @@ class Backlog:
 
     async def _append_some(self) -> None:
         """Append the first messages of one journal and view."""
-        run = self._first_run()
-        if not run:
-            return
+        run = next(runs(self._items), None)
+        if run is None:
+            return  # Race: the messages were abandoned while this waited for the gate.
         dropped = self._dropped
-        routes, target = run[0][:2]
-        producer = self._journals.producer
         try:
-            await self._journals.check_content_type(target)
-            parts = list(merged(item.message for item in run))
-            await routes.append([(target, parts)], CONTINUE_TXN, Turns(), producer)
+            await append_run(run, Turns(), self._journals.producer)
         except (DependencyError, TransactionError):
             # Race: what's queued by now belongs to another producer.
             if dropped == self._dropped:
@@ -156,14 +187,3 @@ class Backlog:
             for _ in run:
                 self.size_bytes -= self._items.popleft().length
             self._note_done(len(run))
-
-    def _first_run(self) -> list[Queued]:
-        """Return the first messages, all of which are of one journal and view."""
-        run: list[Queued] = []
-        length = 0
-        for item in self._items:
-            if len(run) == RUN_MESSAGES or length >= _RUN_BYTES or item[:2] != self._items[0][:2]:
-                break
-            run.append(item)
-            length += item.length
-        return run

@@ -22,13 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
-from gazette_aio.message.publishing.backlog import RUN_MESSAGES
+from gazette_aio.message.publishing.backlog import append_run, runs
 from gazette_aio.message.publishing.blocks import block_of
-from gazette_aio.message.publishing.held import Held, runs_by_journal
 from gazette_aio.message.publishing.intent_record import encode_record
 from gazette_aio.message.publishing.intents import append_intents
-from gazette_aio.message.publishing.routes import merged
-from gazette_aio.message.uuid import CONTINUE_TXN
 from gazette_aio.protocol.errors import (
     GazetteError,
     TooManyTransactionsError,
@@ -40,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gazette_aio.client import AsyncAppend
+    from gazette_aio.message.publishing.backlog import Queued
+    from gazette_aio.message.publishing.held import Held
     from gazette_aio.message.publishing.journals import Journals
     from gazette_aio.message.publishing.transaction import TransactionLog
 
@@ -395,14 +394,13 @@ class Commits:
         pace = Turns()
         appends: dict[str, AsyncAppend] = {}
         failed: dict[str, Exception] = {}
-        items = [item for held in group for item in held.items]
-        for journal, runs in runs_by_journal(items, RUN_MESSAGES).items():
+        items: dict[str, list[Queued]] = {}
+        for item in (item for held in group for item in held.items):
+            items.setdefault(item.target[0], []).append(item)
+        for journal, some in items.items():
             try:
-                for run in runs:
-                    target = run[0].target
-                    await self._journals.check_content_type(target)
-                    parts = list(merged(item.message for item in run))
-                    appends |= await run[0].routes.append([(target, parts)], CONTINUE_TXN, pace)
+                for run in runs(some):
+                    appends |= await append_run(run, pace)
             except Exception as error:  # noqa: BLE001 - the caller raises it.
                 failed[journal] = error
         return appends, failed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.message.publishing.blocks import Block
@@ -12,7 +11,7 @@ from gazette_aio.protocol.errors import TransactionError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from gazette_aio.client import AsyncAppend
     from gazette_aio.message.publishing.backlog import Queued
@@ -136,17 +135,3 @@ class Held(Block, Inside):
         """Fail the appends of messages that aren't published."""
         for append in self.appends.values():
             append.fail(error)
-
-
-def runs_by_journal(items: list[Queued], most: int) -> dict[str, list[list[Queued]]]:
-    """Return runs of at most so many messages, each of one target and view, by journal."""
-    by_journal: dict[str, list[Queued]] = {}
-    for item in items:
-        by_journal.setdefault(item.target[0], []).append(item)
-    return {journal: list(_runs(some, most)) for journal, some in by_journal.items()}
-
-
-def _runs(items: list[Queued], most: int) -> Iterator[list[Queued]]:
-    for _, group in groupby(items, lambda item: (item.routes, item.target)):
-        run = list(group)
-        yield from (run[begin : begin + most] for begin in range(0, len(run), most))

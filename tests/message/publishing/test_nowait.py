@@ -358,6 +358,26 @@ async def test_abandoning_a_transaction_drops_what_is_queued(how: str):
     assert (values(appends, 0), values(appends, 1)) == ([], [0, 4])
 
 
+async def test_abandoning_what_waits_for_a_commit_as_that_ends():
+    client, appends = service()
+    publisher = Publisher(appends, json_adapter())
+    block = publisher.block()
+    block.begin()
+    await block.seal()
+    publisher.publish_uncommitted_nowait(to(0), {"v": 1})
+    for _ in range(5):
+        await asyncio.sleep(0)
+    block.reopen()
+    publisher.abandon()
+    await publisher.drain()
+    publisher.publish_uncommitted_nowait(to(0), {"v": 2})
+    await block.seal()
+    await acknowledge(publisher)
+    block.end()
+    assert await committed(client) == [2]
+    assert values(appends, 0) == [2]
+
+
 async def test_cancelling_a_drain_leaves_the_queue():
     client, appends = service()
     publisher = Publisher(appends, json_adapter())
