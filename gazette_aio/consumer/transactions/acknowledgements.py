@@ -35,11 +35,6 @@ class Acknowledgements:
         self._is_recovered = False
         self._producers: set[ProducerID] = set()
 
-    @property
-    def pending(self) -> Iterable[AsyncAppend]:
-        """The appends."""
-        return tuple(self._pending.values())
-
     async def append(
         self, intents: Iterable[AckIntent], commit: OpFuture[None], producer: ProducerID
     ) -> None:
@@ -87,17 +82,17 @@ class Acknowledgements:
         append.release()
         return append
 
-    def are_appended(self) -> bool:
-        """Return whether all are appended.
+    def next_pending(self) -> AsyncAppend | None:
+        """Return the first append that hasn't ended, or None once all are appended.
 
         Raises:
-            TransactionError: One can't be appended.
+            TransactionError: One before it can't be appended.
         """
-        # Each is looked at once: this is called when any of them ends, and there may be thousands.
+        # Each is looked at once: there may be thousands.
         while self._unseen:
             journal, append = self._unseen[0]
             if not append.done():
-                return False
+                return append
             if (error := append.exception()) is not None:
                 if not self._is_recovered:
                     raise explained(f"acknowledgement in {journal}", error)
@@ -106,7 +101,7 @@ class Acknowledgements:
             self._unseen.popleft()
         if self._is_recovered:
             self._forgive()
-        return True
+        return None
 
     def _forgive(self) -> None:
         """Allow appends of journals that were deleted, and perhaps are created anew."""

@@ -77,7 +77,7 @@ class HookCaller:
         Cancellation: aborts — the hook is cancelled, and the transaction fails.
         """
         errors = self._errors
-        if not errors:
+        if not errors.suspects:
             return await self._call(ready, deadline)
         first = ready[0]
         suspect = errors.find(first)

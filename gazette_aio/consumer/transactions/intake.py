@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.owner import Owner
-from gazette_aio.consumer.transactions.explain import explained
+from gazette_aio.consumer.transactions.explain import explained, step
 from gazette_aio.message import Envelope, SequencerCheckpoint
 from gazette_aio.message.reading.engine import JournalEngine
 from gazette_aio.message.sequencing.sequencer import DEFAULT_BUFFER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gazette_aio.message.envelopes.content import ContentReplay
     from gazette_aio.message.envelopes.outputs import JournalOutputs
     from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
 
@@ -37,14 +41,36 @@ class IntakeEngine(JournalEngine["Envelopes"]):
         )
 
 
+class Arrival(ABC):
+    """Messages of one journal that were read, and are handled when it's their turn."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        """Content of the journal."""
+
+    @abstractmethod
+    def feed(self) -> bool:
+        """Feed more of the messages to the content, all of which is handled.
+
+        Returns:
+            False if all were fed before: they have left the line.
+        """
+
+
 class Intake(Owner):
     """Base of what reads messages, and decides which of them commit next.
 
     Args:
         engine: Contents of the journals.
+        wake: Called when there's something in line.
     """
 
-    def __init__(self, engine: IntakeEngine) -> None:
+    takes_turns = False
+    """Whether journals whose messages don't commit yet let others go ahead."""
+
+    def __init__(self, engine: IntakeEngine, wake: Callable[[], object]) -> None:
+        self.line: deque[Arrival | Exception | None] = deque()
+        """What `advance()` is to handle: messages, a failure of reading, or None for its end."""
         self.ready: Envelopes = []
         """Decoded messages of one journal to consume next."""
         self.is_replaying: bool = False
@@ -54,15 +80,11 @@ class Intake(Owner):
         self.has_read: bool = True
         """Whether a MessageProducer has read any message, or the framework reads."""
         self._engine = engine
+        self._wake = wake
         self._current: Content | None = None  # The ready messages are of it.
         self._handled: set[Content] = set()  # Since the last checkpoint.
         self._passed: dict[Content, int] = {}  # Offsets after messages that no later one reports.
         self._refused: dict[str, int] = {}  # Offsets after consumed bytes that are no message.
-
-    @property
-    @abstractmethod
-    def has_input(self) -> bool:
-        """Whether `advance()` has something to handle."""
 
     @property
     def has_pending(self) -> bool:
@@ -73,9 +95,12 @@ class Intake(Owner):
     def start(self) -> None:
         """Begin to read."""
 
-    @abstractmethod
+    def _put(self, arrived: Arrival | Exception | None) -> None:
+        self.line.append(arrived)
+        self._wake()
+
     def advance(self) -> tuple[str, int] | None:
-        """Handle some of the input. All ready messages were consumed.
+        """Handle some of what is first in line. All ready messages were consumed.
 
         Returns:
             A journal, and the offset after messages that no later one reports: duplicates, and what
@@ -84,13 +109,13 @@ class Intake(Owner):
         Raises:
             TransactionError: Reading has failed.
         """
-
-    def _work(self, content: Content) -> bool:
-        """Handle some of the content of a journal.
-
-        Returns:
-            Whether there may be more of it at hand, or ready, or to be read again.
-        """
+        first = self.line[0]
+        if first is None:
+            self.has_ended = True
+            return None
+        if isinstance(first, Exception):
+            raise first
+        self._current = content = first.content
         self._handled.add(content)
         try:
             has_worked = self._engine.work(content)
@@ -98,28 +123,40 @@ class Intake(Owner):
         except Exception as error:
             reading = f"reading {content.journal} at offset {content.offset}"
             raise explained("reading again" if content.replay else reading, error) from error
-        self._current = content
-        if self.ready or has_worked:
-            return True
-        self.is_replaying = content.replay is not None
-        return self.is_replaying
-
-    def _passed_over(self, content: Content) -> tuple[str, int] | None:
-        """Return what `advance()` has passed over."""
+        if not (self.ready or has_worked):
+            self.is_replaying = content.replay is not None
+            if not (self.is_replaying or first.feed()):
+                self.line.popleft()
+        elif self.takes_turns and not self.ready and content.is_drained:
+            self.line.rotate(-1)
         passed = content.core.passed
         if passed <= self._passed.get(content, content.begun):
             return None
         self._passed[content] = passed
         return content.journal, passed
 
-    @abstractmethod
     async def read_again(self) -> None:
-        """Read some content again.
+        """Read some of the content of a commit again.
 
         Raises:
             TransactionError: It can't be read, or has changed.
 
         Cancellation: aborts — the intake must be closed.
+        """
+        content = self._current
+        assert content is not None, "the commit is of a journal"
+        replay = content.replay
+        assert replay is not None, "the commit needs a replay"
+        with step("reading again"):
+            if not await self._feed_again(content, replay):
+                replay.end()
+        self.is_replaying = False
+
+    @abstractmethod
+    async def _feed_again(self, content: Content, replay: ContentReplay) -> bool:
+        """Feed some of the content of a replay, and return whether there was any.
+
+        Cancellation: aborts.
         """
 
     def consumed(self, count: int) -> None:

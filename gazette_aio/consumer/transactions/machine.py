@@ -149,11 +149,6 @@ class TransactionMachine:
         self._intake = intake
         self._is_stopped = False  # Whether the current transaction reads no further messages.
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether the current transaction reads further messages."""
-        return not (self._is_stopped or self._intake.has_ended)
-
     def next(self, now: float) -> Action:
         """Return the next action.
 
@@ -161,15 +156,16 @@ class TransactionMachine:
             now: Present time, in seconds.
         """
         self._tick(now)
-        if self.is_reading:
-            intake = self._intake
+        intake = self._intake
+        is_reading = not (self._is_stopped or intake.has_ended)
+        if is_reading:
             if intake.ready:
                 return self._consume()
             if intake.is_replaying:
                 return Action.READ_AGAIN
-            if intake.has_input:
+            if intake.line:
                 return Action.ADVANCE
-        if self._blocks():
+        if self._blocks(is_reading=is_reading):
             return Action.WAIT
         return Action.COMMIT if self.current.messages else Action.DRAINED
 
@@ -183,17 +179,17 @@ class TransactionMachine:
             return Action.WAIT
         return Action.BEGIN
 
-    def _blocks(self) -> bool:
+    def _blocks(self, *, is_reading: bool) -> bool:
         current = self.current
         if self.prior.acknowledged is None:
             return True
-        if not self.is_reading and not current.messages:
+        if not is_reading and not current.messages:
             return False
         if not current.messages or not current.is_min_elapsed:
             return True
         return (
             current.durations.waits_for_acks
-            and self.is_reading
+            and is_reading
             and not current.is_max_elapsed
             and self._intake.has_pending
         )

@@ -82,19 +82,16 @@ class MessageErrors:
         self._hooks = hooks
         self._shard = shard
         self._on_decision = on_decision
-        self._suspects: dict[tuple[str, int], Suspect] = {}
+        self.suspects: dict[tuple[str, int], Suspect] = {}
+        """Messages to be consumed by a call of their own, by journal and offset."""
         self._passed: list[tuple[str, int]] = []
 
     def __repr__(self) -> str:
-        return f"<MessageErrors of {self._shard.id}: {len(self._suspects)} suspects>"
-
-    def __bool__(self) -> bool:
-        """Whether there are suspects."""
-        return bool(self._suspects)
+        return f"<MessageErrors of {self._shard.id}: {len(self.suspects)} suspects>"
 
     def find(self, envelope: Envelope[Any]) -> Suspect | None:
         """Return what is known of a message that is to be consumed by a call of its own."""
-        return self._suspects.get((envelope.journal, envelope.begin))
+        return self.suspects.get((envelope.journal, envelope.begin))
 
     def passed(self, envelope: Envelope[Any]) -> None:
         """The current transaction has consumed a message, or passed over it."""
@@ -103,7 +100,7 @@ class MessageErrors:
     def committing(self) -> None:
         """The current transaction starts to commit: it isn't repeated any longer."""
         for place in self._passed:
-            self._suspects.pop(place, None)
+            self.suspects.pop(place, None)
         self._passed.clear()
 
     def undecodable(self, envelope: Envelope[Any], error: Exception) -> Suspect:
@@ -114,7 +111,7 @@ class MessageErrors:
         return suspect
 
     def _suspect(self, envelope: Envelope[Any]) -> Suspect:
-        return self._suspects.setdefault((envelope.journal, envelope.begin), Suspect())
+        return self.suspects.setdefault((envelope.journal, envelope.begin), Suspect())
 
     async def hook_failed(self, envelopes: Sequence[Envelope[Any]], error: Exception) -> NoReturn:
         """Raise what becomes of the transaction.

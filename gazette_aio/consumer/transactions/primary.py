@@ -101,7 +101,7 @@ class PrimaryLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._commit: OpFuture[None] = finished_operation()
-        self._watched: list[OpFuture[Any]] = []
+        self._watched: OpFuture[Any] | None = None  # What the prior transaction waits for.
         self._failed: Exception | None = None  # Failure of the prior transaction.
         self._is_begun = False  # Whether `finished_txn()` is due.
         self._started: OpFuture[None] | None = None  # Commit of the transaction that's begun.
@@ -183,7 +183,7 @@ class PrimaryLoop:
         return self._intake.has_read
 
     async def _run_to_end(self) -> None:
-        self._watch(self._acks.pending)
+        self._observe()
         self._block.begin()
         try:
             self._intake.start()
@@ -215,9 +215,8 @@ class PrimaryLoop:
 
         Cancellation: safe — reading ends anyway.
         """
-        for future in self._watched:
-            future.remove_done_callback(self._observe)
-        self._watched = []
+        if self._watched is not None:
+            self._watched.remove_done_callback(self._observe)
         self._set_timer(None)
         await self._intake.aclose()
 
@@ -317,18 +316,12 @@ class PrimaryLoop:
         self._set_timer(None)
         self._is_begun, self._started = False, None
         self._errors.committing()
-        self._watch((commit, *self._acks.pending))
+        self._observe()
         with step("finished_txn()"):
             await self._finisher.committing(commit)
             await self._block.require_awaited()  # No later transaction may look at its calls.
 
     # The prior transaction.
-
-    def _watch(self, futures: Iterable[OpFuture[Any]]) -> None:
-        self._watched = [future for future in futures if not future.done()]
-        for future in self._watched:
-            future.add_done_callback(self._observe)
-        self._observe()
 
     def _observe(self, _: object = None) -> None:
         """Look at the prior transaction, even while a hook is running."""
@@ -336,11 +329,15 @@ class PrimaryLoop:
         try:
             if prior.committed is None:
                 if not self._commit.done():
+                    self._watch(self._commit)
                     return
                 if (error := self._commit.exception()) is not None:
                     raise explained("commit of the store", error)
                 machine.committed(self._clock())
-            if prior.acknowledged is None and self._acks.are_appended():
+            if prior.acknowledged is None:
+                if (append := self._acks.next_pending()) is not None:
+                    self._watch(append)
+                    return
                 machine.acknowledged(self._clock())
                 self._progress.update(prior.read_through, self._acks.ends())
                 if not prior.is_restored:
@@ -349,6 +346,10 @@ class PrimaryLoop:
         except Exception as error:  # noqa: BLE001 - raised by the loop.
             self._failed = error
         self._wake.set()
+
+    def _watch(self, future: OpFuture[Any]) -> None:
+        self._watched = future
+        future.add_done_callback(self._observe)
 
 
 def durations_of(spec: ShardSpec) -> Durations:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import groupby
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.consumer.transactions.channel import MessageChannel
 from gazette_aio.consumer.transactions.explain import explained, failure_of, step
-from gazette_aio.consumer.transactions.intake import Intake, IntakeEngine
+from gazette_aio.consumer.transactions.intake import Arrival, Intake, IntakeEngine
 from gazette_aio.message import Envelope, FixedFraming
 from gazette_aio.message.adapters.base import UUIDPlace
 from gazette_aio.message.adapters.raw import RawAdapter
@@ -18,14 +19,14 @@ from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.protocol.errors import ReplayError, TransactionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from gazette_aio.consumer.application.application import MessageProducer
     from gazette_aio.consumer.application.shard import Shard
     from gazette_aio.consumer.application.store import Store
     from gazette_aio.consumer.transactions.intake import Content, Envelopes
-    from gazette_aio.message.core import Batch, Journal
-    from gazette_aio.message.envelopes.content import Refusal
+    from gazette_aio.message.core import Batch
+    from gazette_aio.message.envelopes.content import ContentReplay, Refusal
     from gazette_aio.message.envelopes.outputs import Made
     from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
 
@@ -34,6 +35,13 @@ _READY_AT_ONCE: Final = 128
 _REPLAYED_AT_ONCE: Final = 256
 _REPLAY_SECONDS: Final = 0.001
 
+MOST_MESSAGES: Final = 8192
+"""Default bound of the messages that were sent and aren't handled."""
+
+MOST_BYTES: Final = 64 << 20
+"""Bound of their bytes. A single run of messages may exceed it."""
+
+_journal_of = attrgetter("journal")
 _substitute_of = Struct(">IHHH6sQ").pack
 
 
@@ -121,15 +129,45 @@ class _Engine(IntakeEngine):
             self.envelopes.keep(each for core in cores for each in core.retained())
 
 
+class _Run(Arrival):
+    """Messages of one journal that were sent.
+
+    Args:
+        content: Content of the journal.
+        messages: The messages.
+        intake: Has room for them until they're handled.
+    """
+
+    def __init__(
+        self, content: Content, messages: Sequence[Envelope[Any]], intake: ProducedIntake
+    ) -> None:
+        super().__init__(content)
+        self._messages = messages
+        self._fed = 0
+        self._intake = intake
+
+    def feed(self) -> bool:
+        """Feed the next few messages. See `Arrival`."""
+        some = self._messages[self._fed : self._fed + _FED_AT_ONCE]
+        if not some:
+            self._intake.handled(self._messages)
+            return False
+        self._fed += len(some)
+        core = self.content.core
+        with step("read_messages()"):
+            _feed(core.feed_frames, core.jump, self._intake.envelopes.add(some))
+        return True
+
+
 class ProducedIntake(Intake):
-    """Intake of a MessageProducer. See `Intake`.
+    """Intake of a MessageProducer, whose MessageSink it is. See `Intake`.
 
     Args:
         producer: The application.
         shard: The shard.
         store: Its store.
         checkpoint: Checkpoint to read from.
-        wake: Called when there's input.
+        wake: Called when there's something in line.
         clock: Returns the present time, in seconds.
     """
 
@@ -143,62 +181,60 @@ class ProducedIntake(Intake):
         wake: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
-        engine = _Engine(shard.spec, checkpoint)
-        super().__init__(engine)
+        self._produced = engine = _Engine(shard.spec, checkpoint)
+        super().__init__(engine, wake)
+        self.envelopes = engine.envelopes
+        """Envelopes of messages of all journals."""
         self.has_read: bool = False
         self._producer = producer
         self._shard = shard
         self._store = store
         self._checkpoint = checkpoint
         self._clock = clock
-        self._channel = MessageChannel(wake, shard.spec.read_channel_size)
+        self._most = shard.spec.read_channel_size or MOST_MESSAGES
+        self._messages = FIFOBudget(self._most)
+        self._bytes = FIFOBudget(MOST_BYTES)
         self._task = OwnedTask()
-        self._produced = engine
         self._contents: dict[str, Content] = {}
-        self._fed: Content | None = None  # Of the messages that were read last.
-        self._run: Iterator[Envelope[Any]] = iter(())  # These messages, which are fed in part.
         self._replay: AsyncIterator[Envelope[Any]] | None = None
         self._replayed: Sequence[tuple[bytes, int, int]] = ()
-
-    @property
-    def has_input(self) -> bool:
-        """Whether `advance()` has something to handle."""
-        return self._fed is not None or self._channel.is_ready
 
     def start(self) -> None:
         """Begin to read."""
         self._task.start(self._read(), f"gazette shard {self._shard.id} producer")
 
     async def _read(self) -> None:
-        args = self._shard, self._store, self._checkpoint, self._channel
         try:
-            await self._producer.read_messages(*args)
+            await self._producer.read_messages(self._shard, self._store, self._checkpoint, self)
         except BaseException as error:  # noqa: BLE001 - delivered.
-            self._channel.end(explained("read_messages()", failure_of(error, "it was cancelled")))
+            self._put(explained("read_messages()", failure_of(error, "it was cancelled")))
         else:
-            self._channel.end()
+            self._put(None)
 
-    def advance(self) -> tuple[str, int] | None:
-        """Handle messages of one journal. See `Intake`.
+    async def send(self, envelopes: Sequence[Envelope[Any]], /) -> None:
+        """Take read messages, and wait while there's no room for them. See `MessageSink`.
 
-        Raises:
-            TransactionError: Reading has failed.
+        Cancellation: aborts — some of the messages were taken.
         """
-        if self._fed is None:
-            run = self._channel.take()
-            if run is None:
-                self.has_ended = True
-                return None
-            self.has_read = True
-            self._fed = self._content_of(run[0])
-            self._run = iter(run)
-            self._feed(self._fed.core)
-        content = self._fed
-        if not self._work(content):
-            self._produced.rest()
-            if not self._feed(content.core):
-                self._fed, self._run = None, iter(())  # Idle shards retain no messages.
-        return self._passed_over(content)
+        most = self._most
+        for _, some in groupby(envelopes, _journal_of):
+            run = list(some)
+            for part in (run[at : at + most] for at in range(0, len(run), most)):
+                size = _size_of(part)
+                await self._messages.acquire(len(part))
+                try:
+                    await self._bytes.acquire(size)
+                except BaseException:
+                    self._messages.release(len(part))
+                    raise
+                self.has_read = True
+                self._put(_Run(self._content_of(part[0]), part, self))
+
+    def handled(self, run: Sequence[Envelope[Any]]) -> None:
+        """All messages of a run are handled, so that there's room for others."""
+        self._produced.rest()
+        self._messages.release(len(run))
+        self._bytes.release(_size_of(run))
 
     def _content_of(self, first: Envelope[Any]) -> Content:
         """Return the content of a journal, which perhaps begins with a message."""
@@ -210,48 +246,28 @@ class ProducedIntake(Intake):
             content = self._contents[name] = self._engine.begin(journal_format, first.begin)
         return content
 
-    def _feed(self, core: Journal) -> bool:
-        """Feed the next messages of the run, and return whether there are any."""
-        some = list(islice(self._run, _FED_AT_ONCE))
-        if some:
-            with step("read_messages()"):
-                _feed(core.feed_frames, core.jump, self._produced.envelopes.add(some))
-        return bool(some)
-
-    async def read_again(self) -> None:
-        """Read messages of a commit again. See `Intake`.
-
-        Raises:
-            TransactionError: They can't be read, or have changed.
-
-        Cancellation: aborts — the intake must be closed.
-        """
-        content, envelopes = self._fed, self._produced.envelopes
-        assert content is not None, "the commit is of a journal"
-        replay, name, core = content.replay, content.journal, content.core
-        assert replay is not None, "the commit needs a replay"
+    async def _feed_again(self, content: Content, replay: ContentReplay) -> bool:
+        name, core, envelopes = content.journal, content.core, self.envelopes
         if span := replay.open():
             with step(f"reading {name} again"):
                 self._replay = self._producer.replay_range(self._shard, self._store, name, *span)
         assert self._replay is not None, "the replay was begun"
         envelopes.remove(self._replayed)
-        with step("reading again"):
-            run: list[Envelope[Any]] = []
-            end = self._clock() + _REPLAY_SECONDS
-            async for envelope in self._replay:
-                if envelope.journal != name:
-                    text = f"replay of wrong journal ({envelope.journal}; expected {name})"
-                    raise ReplayError(text)
-                run.append(envelope)
-                if len(run) == _REPLAYED_AT_ONCE or self._clock() >= end:
-                    break
-            self._replayed = envelopes.add(run)
-            if run:
-                _feed(core.feed_replay_frames, core.jump_replay, self._replayed)
-            else:
-                await self._end_replay()
-                replay.end()
-        self.is_replaying = False
+        run: list[Envelope[Any]] = []
+        end = self._clock() + _REPLAY_SECONDS
+        async for envelope in self._replay:
+            if envelope.journal != name:
+                text = f"replay of wrong journal ({envelope.journal}; expected {name})"
+                raise ReplayError(text)
+            run.append(envelope)
+            if len(run) == _REPLAYED_AT_ONCE or self._clock() >= end:
+                break
+        self._replayed = envelopes.add(run)
+        if run:
+            _feed(core.feed_replay_frames, core.jump_replay, self._replayed)
+        else:
+            await self._end_replay()
+        return bool(run)
 
     async def _end_replay(self) -> None:
         close: Any = getattr(self._replay, "aclose", None)  # Of a generator.
@@ -268,6 +284,11 @@ class ProducedIntake(Intake):
             await self._task.aclose()
         finally:
             await self._end_replay()
+
+
+def _size_of(run: Sequence[Envelope[Any]]) -> int:
+    """Return the bytes of messages, which may not be in the order of their offsets."""
+    return max(run[-1].end - run[0].begin, 0)
 
 
 def _feed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -15,8 +14,8 @@ from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.listing.calls import outlasted
 from gazette_aio.client.retry import backoff
 from gazette_aio.client.rpc.route_cache import NoopDispatchRouter
-from gazette_aio.consumer.transactions.explain import explained, failure_of, step
-from gazette_aio.consumer.transactions.intake import Intake, IntakeEngine
+from gazette_aio.consumer.transactions.explain import explained, failure_of
+from gazette_aio.consumer.transactions.intake import Arrival, Intake, IntakeEngine
 from gazette_aio.message import Envelope
 from gazette_aio.message.reading.envelopes import EnvelopeMaker
 from gazette_aio.message.reading.sources import fetch_specs
@@ -32,15 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gazette_aio.client import JournalClient, RetryReader
+    from gazette_aio.consumer.transactions.intake import Content, Envelopes
     from gazette_aio.consumer.transactions.message_errors import MessageErrors
     from gazette_aio.message.core import Batch
-    from gazette_aio.message.envelopes.content import Refusal
+    from gazette_aio.message.envelopes.content import ContentReplay, Refusal
     from gazette_aio.message.envelopes.origin import JournalFormat
-    from gazette_aio.message.envelopes.outputs import BadMessages, JournalOutputs, Made
+    from gazette_aio.message.envelopes.outputs import BadMessages, Made
     from gazette_aio.message.reading.formats import JournalFormats
     from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
-
-    Envelopes = list[Envelope[Any]]
 
 _logger = logging.getLogger(__name__)
 
@@ -116,18 +114,19 @@ class _Engine(IntakeEngine):
         return _Maker(journal_format, self.bad, self._errors)
 
 
-class _Source:
-    """A journal that is read.
+class _Source(Arrival):
+    """A journal that is read, a chunk at a time."""
 
-    Args:
-        content: Its content.
-    """
-
-    def __init__(self, content: JournalOutputs[Envelopes]) -> None:
-        self.content = content
+    def __init__(self, content: Content) -> None:
+        super().__init__(content)
         self.wants: asyncio.Event = asyncio.Event()
         """Set while all of its content is handled."""
         self.wants.set()
+
+    def feed(self) -> bool:
+        """Have the next chunk fed, once it's read."""
+        self.wants.set()
+        return False
 
 
 @dataclass(slots=True)
@@ -185,6 +184,8 @@ class SourceIntake(Intake):
         wake: Called when there's input.
     """
 
+    takes_turns = True
+
     def __init__(
         self,
         client: JournalClient,
@@ -195,22 +196,15 @@ class SourceIntake(Intake):
         errors: MessageErrors,
         wake: Callable[[], object],
     ) -> None:
-        super().__init__(_Engine(spec, checkpoint, errors))
+        super().__init__(_Engine(spec, checkpoint, errors), wake)
         self.offsets: dict[str, int] = offsets_to_read(spec, checkpoint)
         """Offset to begin to read each source at."""
         self._client = client
         self._formats = formats
-        self._wake = wake
         self._is_direct = reads_directly(client)
-        self._line: deque[_Source | Exception] = deque()  # Sources with content, or a failure.
         self._again: _Again | None = None
         self._tasks = {journal: OwnedTask() for journal in self.offsets}
         self._opening = OwnedTask()
-
-    @property
-    def has_input(self) -> bool:
-        """Whether `advance()` has something to handle."""
-        return bool(self._line)
 
     def start(self) -> None:
         """Begin to read."""
@@ -240,10 +234,6 @@ class SourceIntake(Intake):
         for source in sources:
             name = source.content.journal
             self._tasks[name].start(self._read(source), f"gazette shard source {name}")
-
-    def _put(self, element: _Source | Exception) -> None:
-        self._line.append(element)
-        self._wake()
 
     async def _read(self, source: _Source) -> None:
         content, wants = source.content, source.wants
@@ -290,52 +280,17 @@ class SourceIntake(Intake):
         )
         return self._client.read(request, timeout=math.inf)
 
-    # Messages in their order.
-
-    def advance(self) -> tuple[str, int] | None:
-        """Handle content of one source. See `Intake`.
-
-        Raises:
-            TransactionError: Reading has failed.
-        """
-        source = self._line[0]
-        if isinstance(source, Exception):
-            raise source
-        content = source.content
-        if not self._work(content):
-            self._line.popleft()
-            source.wants.set()
-        elif not self.ready and content.is_drained:
-            self._line.rotate(-1)
-        return self._passed_over(content)
-
-    # Replays.
-
-    async def read_again(self) -> None:
-        """Read content of a commit again. See `Intake`.
-
-        Raises:
-            TransactionError: It can't be read, or has changed.
-
-        Cancellation: aborts — the intake must be closed.
-        """
-        source = self._line[0]
-        assert isinstance(source, _Source), "the commit is of a source"
-        replay = source.content.replay
-        assert replay is not None, "the commit needs a replay"
-        with step("reading again"):
-            if span := replay.open():
-                journal = source.content.journal
-                reader = self._reader(journal, *span)
-                self._again = _Again(self._client, journal, reader, *span)
-            again = self._again
-            assert again is not None, "the replay was begun"
-            if chunk := await again.next():
-                replay.feed(chunk, again.through - len(chunk))
-            else:
-                self._again = None
-                replay.end()
-        self.is_replaying = False
+    async def _feed_again(self, content: Content, replay: ContentReplay) -> bool:
+        if span := replay.open():
+            reader = self._reader(content.journal, *span)
+            self._again = _Again(self._client, content.journal, reader, *span)
+        again = self._again
+        assert again is not None, "the replay was begun"
+        if chunk := await again.next():
+            replay.feed(chunk, again.through - len(chunk))
+        else:
+            self._again = None
+        return bool(chunk)
 
     async def aclose(self) -> None:
         """End reading. Idempotent.

@@ -31,7 +31,7 @@ from tests.consumer.transactions.world import OUT, read_through, shard_spec, to_
 from tests.waiting import eventually, turns
 
 MODULES = (acknowledgements, consuming, finisher, message_errors, primary, produced)
-FINISHED = {"aclose", "_ended", "_awaited", "_read"}
+FINISHED = {"aclose", "_ended", "_awaited", "_read", "send"}
 """Functions that are awaited to their end, whatever is cancelled, or by another task."""
 AGAIN = {"committing: await finish(self._ended(ending))"}
 """Awaits that only a second cancellation meets. It's tried below."""
