@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 from gazette_aio.consumer.stores.commits import Commits
-from gazette_aio.consumer.stores.fence import fenced
+from gazette_aio.consumer.stores.failures import fenced
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import StoreError
 

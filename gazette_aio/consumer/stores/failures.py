@@ -1,11 +1,11 @@
-"""Failures of files and databases as those of stores."""
+"""Failures of stores: of their files and databases, and by other processes."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
-from gazette_aio.protocol.errors import GazetteError, StoreError
+from gazette_aio.protocol.errors import FencedError, GazetteError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,3 +25,8 @@ def explained(
         raise
     except failures as error:
         raise StoreError(f"{step}: {error}") from error
+
+
+def fenced() -> FencedError:
+    """Return the error of a commit whose shard another process has restored since."""
+    return FencedError("checkpoint fence was updated (ie, by a new primary)")

@@ -18,8 +18,7 @@ from gazette_aio.aio.file_lock import locked
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
-from gazette_aio.consumer.stores.failures import explained
-from gazette_aio.consumer.stores.fence import fenced
+from gazette_aio.consumer.stores.failures import explained, fenced
 from gazette_aio.consumer.stores.removal import remove_directory
 from gazette_aio.consumer.stores.state_file import decode_state_file, encode_state_file
 from gazette_aio.message.adapters.restorable import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
-from gazette_aio.consumer.stores.fence import fenced
+from gazette_aio.consumer.stores.failures import fenced
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import StoreError
 

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.consumer.stores.commits import Commits
-from gazette_aio.consumer.stores.fence import fenced
+from gazette_aio.consumer.stores.failures import fenced
 from gazette_aio.consumer.stores.sql_errors import as_store_error
 from gazette_aio.consumer.stores.sql_table import TABLE, checkpoint_table, create_checkpoint_table
 from gazette_aio.consumer.stores.sql_transaction import SQLTransaction, finish_statements
