@@ -18,7 +18,7 @@ from gazette_aio.consumer.api import pick_first_hints
 from gazette_aio.consumer.recoverylog.hints import shrink_hints
 from gazette_aio.consumer.recoverylog.playing.player import Player
 from gazette_aio.consumer.recoverylog.recording.recorder import HINTS_BYTES, Recorder
-from gazette_aio.consumer.transactions.explain import step
+from gazette_aio.consumer.transactions.explain import explaining
 from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class LogRecovery:
 
         Cancellation: aborts — raised after the files are closed.
         """
-        with step("fetching hints"):
+        with explaining("fetching hints"):
             self.hints = await self._fetch_hints()
         hints = pick_first_hints(self.hints, self.log)
         await self._check_log(hints.log)
@@ -86,7 +86,7 @@ class LogRecovery:
             if not self._player.done.done():
                 _logger.info("shard %s is tailing its log", self._shard.id)
                 on_tailing()
-            with step(f"playing log {hints.log}"):
+            with explaining(f"playing log {hints.log}"):
                 await asyncio.shield(playing)
         finally:
             playing.cancel()
@@ -151,7 +151,7 @@ class LogRecovery:
         return response
 
     async def _check_log(self, log: str) -> None:
-        with step(f"specification of {log}"):
+        with explaining(f"specification of {log}"):
             try:
                 client = self._shard.client
                 listed = await outlasted(client, lambda: get_journal(client, log))

@@ -35,7 +35,7 @@ from gazette_aio.consumer.shards.hints import store_recorded_hints, store_recove
 from gazette_aio.consumer.shards.log_recovery import LogRecovery
 from gazette_aio.consumer.shards.status_writer import StatusWriter
 from gazette_aio.consumer.shards.tear_down import bounded
-from gazette_aio.consumer.transactions.explain import failure_of, step
+from gazette_aio.consumer.transactions.explain import explaining, failure_of
 from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.consumer.transactions.progress import ProgressCell
 from gazette_aio.message import Publisher, json_adapter
@@ -257,7 +257,7 @@ class Replica:
             return
         try:
             self.status.want(ReplicaStatus.BACKFILL)
-            with step("recovery"):
+            with explaining("recovery"):
                 await self._recovery.play(lambda: self.status.want(ReplicaStatus.STANDBY))
         except BaseException as error:  # noqa: BLE001 - Whatever it is, it fails the shard.
             # A delegate that fetches hints may raise a cancellation by itself, as hooks may.
@@ -282,11 +282,11 @@ class Replica:
     async def _complete_recovery(self) -> tuple[Store, Checkpoint]:
         hints = None
         if self._recovery is not None:
-            with step("recovery"):
+            with explaining("recovery"):
                 self._recorder, hints = await self._recovery.complete(Author.random())
-        with step("new_store()"):
+        with explaining("new_store()"):
             self.store = store = await self.hooks.new_store(self, self._recorder)
-        with step("restore_checkpoint()"):
+        with explaining("restore_checkpoint()"):
             checkpoint = await store.restore_checkpoint(self)
         # Invariant: only now, so that a recovery that failed doesn't push out good backups. Hints
         # of another log, which the shard began from, are no hints of its own.
@@ -300,7 +300,7 @@ class Replica:
         return store, checkpoint
 
     async def _run_transactions(self, store: Store, checkpoint: Checkpoint) -> None:
-        with step("output_adapter()"):
+        with explaining("output_adapter()"):
             self._adapter = self.hooks.output_adapter(self)
         self._renew_publisher()
         metrics, service = self._service.metrics, self._service

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gazette_aio.aio.turns import Turns
-from gazette_aio.consumer.transactions.explain import explained, step
+from gazette_aio.consumer.transactions.explain import explained, explaining
 from gazette_aio.protocol.status_errors import JournalNotFoundError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Acknowledgements:
         turns = Turns()
         for journal, intent in intents:
             await turns.rest()
-            with step(f"acknowledgement in {journal}"):
+            with explaining(f"acknowledgement in {journal}"):
                 self._pending[journal] = await self._append(journal, intent, (commit,))
         self._unseen = deque(self._pending.items())
 
@@ -63,7 +63,7 @@ class Acknowledgements:
         for journal, intent in intents.items():
             await turns.rest()
             if not self._is_own(intent):
-                with step(f"recovered acknowledgement in {journal}"):
+                with explaining(f"recovered acknowledgement in {journal}"):
                     self._pending[journal] = await self._append(journal, intent)
         self._unseen = deque(self._pending.items())
 

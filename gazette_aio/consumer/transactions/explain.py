@@ -67,7 +67,7 @@ def failure_of(error: BaseException, cancelled: str) -> Exception:
 
 
 @contextmanager
-def step(name: str) -> Generator[None, None, None]:
+def explaining(name: str) -> Generator[None, None, None]:
     """Explain an error of the block. Cancellation passes as it is."""
     try:
         yield

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gazette_aio.aio.owner import Owner
-from gazette_aio.consumer.transactions.explain import explained, step
+from gazette_aio.consumer.transactions.explain import explained, explaining
 from gazette_aio.message import Envelope, SequencerCheckpoint
 from gazette_aio.message.reading.engine import JournalEngine
 from gazette_aio.message.sequencing.sequencer import DEFAULT_BUFFER
@@ -147,7 +147,7 @@ class Intake(Owner):
         assert content is not None, "the commit is of a journal"
         replay = content.replay
         assert replay is not None, "the commit needs a replay"
-        with step("reading again"):
+        with explaining("reading again"):
             if not await self._feed_again(content, replay):
                 replay.end()
         self.is_replaying = False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.application.decisions import DeadLetter, Fail, Retry, Skip
-from gazette_aio.consumer.transactions.explain import described, explained, place_of, step
+from gazette_aio.consumer.transactions.explain import described, explained, explaining, place_of
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol.errors import (
     DependencyError,
@@ -171,7 +171,7 @@ class MessageErrors:
         """Decide about a message, and return False if the shard is to fail."""
         suspect.failures += 1
         text = f"{name}: {described(error)}"
-        with step(f"{text}; on_message_error()"):
+        with explaining(f"{text}; on_message_error()"):
             action = await self._hooks.on_message_error(self._shard, envelope, error)
             if not isinstance(action, Fail | Retry | Skip | DeadLetter):
                 wrong = f"it returned {action!r}, and not Fail, Retry, Skip or DeadLetter"
@@ -225,7 +225,7 @@ class MessageErrors:
         """
         action = suspect.action
         if isinstance(action, DeadLetter):
-            with step(f"dead letter of {place_of([envelope])}, {': '.join(suspect.cause)}"):
+            with explaining(f"dead letter of {place_of([envelope])}, {': '.join(suspect.cause)}"):
                 letter = await self._letter(envelope, suspect)
                 append = await publisher.view(json_adapter()).publish_uncommitted(
                     _mapping_of(action), letter

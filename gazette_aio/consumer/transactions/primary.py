@@ -14,7 +14,7 @@ from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.application.commit import commit_of
 from gazette_aio.consumer.transactions.acknowledgements import Acknowledgements
 from gazette_aio.consumer.transactions.consuming import HookCaller
-from gazette_aio.consumer.transactions.explain import explained, step
+from gazette_aio.consumer.transactions.explain import explained, explaining
 from gazette_aio.consumer.transactions.finisher import Finisher
 from gazette_aio.consumer.transactions.machine import Action, Durations, TransactionMachine
 from gazette_aio.consumer.transactions.message_errors import MessageErrors, RepeatedError
@@ -139,7 +139,7 @@ class PrimaryLoop:
                 extra = {"shard": self._shard.id, "seconds": seconds}
                 _logger.info("read_messages() ended again without a message", extra=extra)
                 await asyncio.sleep(seconds)
-            with step("restore_checkpoint()"):
+            with explaining("restore_checkpoint()"):
                 checkpoint = await self._store.restore_checkpoint(self._shard)
             await asyncio.sleep(pause or 0.0)
 
@@ -281,7 +281,7 @@ class PrimaryLoop:
     # Begin and end of transactions.
 
     async def _begin(self) -> None:
-        with step("begin_txn()"):
+        with explaining("begin_txn()"):
             await self._hooks.begin_txn(self._shard, self._store)
         self._is_begun = True
         delta = self._publish_clock_delta() // timedelta(microseconds=1) * 1000
@@ -291,10 +291,10 @@ class PrimaryLoop:
     async def _start_commit(self) -> None:
         shard, publisher = self._shard, self._publisher
         since = self._clock()
-        with step("finalize_txn()"):
+        with explaining("finalize_txn()"):
             await self._hooks.finalize_txn(shard, self._store, publisher)
         checkpoint = self._intake.checkpoint()
-        with step("publishing"):
+        with explaining("publishing"):
             # Invariant: nothing is published between messages and their acknowledgements.
             await self._block.seal()
             intents = publisher.build_ack_intents()
@@ -302,7 +302,7 @@ class PrimaryLoop:
         # Invariant: the commit waits for all appends that messages of the transaction caused, so
         # that no offset passes a message whose effects may be lost.
         wait_for = shard.appends.pending_except(self._recovery_log)
-        with step("start_commit()"):
+        with explaining("start_commit()"):
             commit = commit_of(self._store.start_commit(shard, proto, wait_for))
             self._started = commit
             if commit.done() and (error := commit.exception()) is not None:
@@ -317,7 +317,7 @@ class PrimaryLoop:
         self._is_begun, self._started = False, None
         self._errors.committing()
         self._observe()
-        with step("finished_txn()"):
+        with explaining("finished_txn()"):
             await self._finisher.committing(commit)
             await self._block.require_awaited()  # No later transaction may look at its calls.
 

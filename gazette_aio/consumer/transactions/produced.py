@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gazette_aio.protocol as pb
 from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.consumer.transactions.explain import explained, failure_of, step
+from gazette_aio.consumer.transactions.explain import explained, explaining, failure_of
 from gazette_aio.consumer.transactions.intake import Arrival, Intake, IntakeEngine
 from gazette_aio.message import Envelope, FixedFraming
 from gazette_aio.message.adapters.base import UUIDPlace
@@ -154,7 +154,7 @@ class _Run(Arrival):
             return False
         self._fed += len(some)
         core = self.content.core
-        with step("read_messages()"):
+        with explaining("read_messages()"):
             _feed(core.feed_frames, core.jump, self._intake.envelopes.add(some))
         return True
 
@@ -249,7 +249,7 @@ class ProducedIntake(Intake):
     async def _feed_again(self, content: Content, replay: ContentReplay) -> bool:
         name, core, envelopes = content.journal, content.core, self.envelopes
         if span := replay.open():
-            with step(f"reading {name} again"):
+            with explaining(f"reading {name} again"):
                 self._replay = self._producer.replay_range(self._shard, self._store, name, *span)
         assert self._replay is not None, "the replay was begun"
         envelopes.remove(self._replayed)
