@@ -259,14 +259,17 @@ async def test_a_service_waits_for_its_files(
     stalled_client.context.append_memory.free_bytes = 0
     stalled.journals.gate.clear()
     service = AppendService(stalled_client, drain_timeout=0)
-    async with service.append(JOURNAL) as append:
-        append.write(bytes(1 << 20))
-    closing = asyncio.create_task(service.aclose())
+    append = await service.start_append(JOURNAL)
+    append.write(bytes(1 << 20))
+    draining = asyncio.create_task(append.drain())
     await eventually(lambda: "write" in files.calls)
+    append.release()
+    closing = asyncio.create_task(service.aclose())
     await turns()
     assert not closing.done()
     written.set()
     await closing
+    await draining
     assert [file.closed for file in files.files] == [True]
     stalled.journals.gate.set()
 

@@ -1,9 +1,9 @@
-"""Batches of the appends of one journal.
+"""Batch of appends of one journal.
 
 Rules:
 
-* A `Chain` holds the pending batches of a journal in the order in which they're sent, one at a
-  time. Only its newest batch may be open, and only an open batch is written to.
+* The pending batches of a journal are sent in their order, one at a time. Only the newest batch may
+  be open, and only an open batch is written to.
 * One holder at a time writes to the open batch. At its end its content is kept, and follows that of
   earlier holders, or is cut off without a trace.
 * A holder shares the open batch if their requests are equal, if the batch has all dependencies of
@@ -15,15 +15,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.appends.content_buffer import ContentBuffer
 from gazette_aio.client.appends.futures import AsyncOperation
+from gazette_aio.client.appends.once import set_commit
 
 if TYPE_CHECKING:
-    from gazette_aio.client.append_memory import AppendMemory
+    import asyncio
+
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.tracing import Span
@@ -37,10 +38,9 @@ class Batch:
     Args:
         request: Request of the RPC, copied unless it's plain.
         dependencies: Operations that have to succeed before the batch is sent.
-        cutoff_bytes: Length beyond which the batch takes no further holders.
         is_plain: Whether the request names a journal and nothing else.
         deadline: Bound of each wait for the batch, or None.
-        memory: Memory that pending appends share.
+        buffer: Takes the content.
     """
 
     __slots__ = (
@@ -60,11 +60,10 @@ class Batch:
         self,
         request: pb.AppendRequest,
         dependencies: Dependencies,
-        cutoff_bytes: int,
+        buffer: ContentBuffer,
         *,
         is_plain: bool,
         deadline: Deadline | None,
-        memory: AppendMemory,
     ) -> None:
         if not is_plain:
             copy = pb.AppendRequest()
@@ -74,7 +73,7 @@ class Batch:
         self.dependencies: Dependencies = dependencies
         self.is_plain: bool = is_plain
         self.deadline: Deadline | None = deadline
-        self.buffer: ContentBuffer = ContentBuffer(cutoff_bytes, memory)
+        self.buffer: ContentBuffer = buffer
         self.kept: int = 0
         """Number of holders whose content is kept."""
         self.operation: AsyncOperation = AsyncOperation()
@@ -91,84 +90,23 @@ class Batch:
             request is self.request or request == self.request
         )
 
-
-class Chain:
-    """Pending batches of one journal, oldest first.
-
-    Args:
-        cutoff_bytes: Length beyond which a batch takes no further holders.
-        deadline: Bound of each wait for a batch, or None.
-        memory: Memory that pending appends share.
-    """
-
-    def __init__(self, cutoff_bytes: int, deadline: Deadline | None, memory: AppendMemory) -> None:
-        self.deadline = deadline
-        self._memory = memory
-        self.cutoff_bytes = cutoff_bytes
-        self.batches: deque[Batch] = deque()
-        self.open: Batch | None = None
-        """The open batch, which is the newest, or None."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the open batch is too long for a further holder."""
-        return self.open is not None and self.open.buffer.length > self.cutoff_bytes
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of content of all batches."""
-        return sum(batch.buffer.length for batch in self.batches)
-
-    def admit(
-        self,
-        request: pb.AppendRequest,
-        dependencies: Dependencies,
-        *,
-        is_plain: bool,
-        doom: Exception | None = None,
-    ) -> Batch:
-        """Return the open batch for the next holder, or a doomed one."""
-        batch = self.open
-        if batch is None or doom or self.is_full or not batch.suits(request, dependencies):
-            batch = self.open = Batch(
-                request,
-                dependencies,
-                self.cutoff_bytes,
-                is_plain=is_plain,
-                deadline=self.deadline,
-                memory=self._memory,
-            )
-            self.batches.append(batch)
-            if doom is not None:
-                batch.doom = doom
-                self.open = None
-        return batch
-
-    def seal(self) -> Batch:
-        """Seal the oldest batch, and return it to be sent."""
-        batch = self.batches[0]
-        if batch is self.open:
-            self.open = None
-        return batch
-
-    def doom(self, error: Exception) -> None:
-        """Doom the batches after the oldest one, which failed. None of them stays open."""
-        # Invariant: nothing is appended after a missing append, even if a caller clears the error
-        # at once.
-        for batch in self.batches:
-            batch.doom = error
-        self.open = None
-
     def complete(
-        self, response: pb.AppendResponse | None = None, error: BaseException | None = None
-    ) -> None:
-        """Resolve the oldest batch, and drop it."""
-        batch = self.batches.popleft()
-        if batch is self.open:
-            self.open = None
-        batch.response = response
-        batch.buffer.discard()
+        self, response: pb.AppendResponse | None, error: BaseException | None
+    ) -> asyncio.Future[None] | None:
+        """Resolve the operation.
+
+        Returns:
+            A future that completes when the file of the content is closed, or None without a file.
+        """
+        if (span := self.span) is not None:
+            span.set("gazette.appends", self.kept)
+            if response is not None:
+                set_commit(span, response.commit)
+            span.end(error)
+        self.response = response
+        closing = self.buffer.discard()
         # Handles may outlive the batch. They need neither its content nor its dependencies.
-        batch.buffer = ContentBuffer()
-        batch.dependencies = NO_DEPENDENCIES
-        batch.operation.resolve(error)
+        self.buffer = ContentBuffer()
+        self.dependencies = NO_DEPENDENCIES
+        self.operation.resolve(error)
+        return closing

@@ -1,32 +1,39 @@
 """Content of a batch, partly in a file and partly in memory.
 
-    | head: in memory | file [0, filed) | moving: on its way to the file | tail: in memory |
+    | head: in memory | file [0, filed) | tail: in memory |
 
 New content is added to the tail. `retain()` adds the tail to the head, which stays in memory. That
-takes a share of the memory of a client, which may be used up. Otherwise `begin_move()` takes the
-whole tail, and the caller writes it to the file at `filed`; `end_move()` notes how much was
-written. `truncate()` is allowed at any time, also during a move: bytes of the file from `filed` on
-have no meaning.
+takes a share of the memory of a client, which may be used up. Otherwise `settle()` writes the tail
+to the file. Bytes of the file from `filed` on have no meaning, so that a write that failed, was
+cancelled, or was overtaken by a truncation is simply repeated.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+import logging
+import threading
+from typing import IO, TYPE_CHECKING, Final
 
+from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.append_memory import AppendMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncGenerator, Iterable, Iterator
+
+_logger = logging.getLogger(__name__)
 
 SPILL_BYTES: Final = 256 << 10
-"""Bytes of the tail at which it's retained, or begins to move to the file."""
+"""Bytes of the tail at which it's retained, or written to the file."""
 
 CROWDED_BYTES: Final = 1 << 20
-"""Bytes beyond which no content is added: those that have yet to move, and those that were added
-since the event loop had a turn, without which nothing is sent."""
+"""Bytes beyond which no content is added: those of the tail, while the disk is full, and those that
+were added since the event loop had a turn, without which nothing is sent."""
 
 TURN_BYTES: Final = 256 << 10
 """Bytes beyond which one who can wait gives the event loop a turn."""
+
+_SLICE_BYTES: Final = 1 << 20
 
 _SMALL_BYTES: Final = 4 << 10
 """Average length of pieces below which it's faster to join them first."""
@@ -61,28 +68,41 @@ _NO_MEMORY: Final = AppendMemory(0)
 class ContentBuffer:
     """Content that grows, is truncated to an earlier length, and is read as a whole.
 
+    The file is opened when it's first needed, and unlinked at once.
+
     Args:
         cutoff_bytes: Length beyond which the buffer takes no more content.
         memory: Memory of the head.
+        directory: Directory of the file, or None for the system's.
     """
 
     __slots__ = (
         "_cutoff_bytes",
+        "_cuts",
+        "_directory",
+        "_file",
         "_memory",
         "filed",
         "head",
         "head_bytes",
         "length",
-        "moving",
         "quick_length",
         "start_length",
         "tail",
         "turned",
     )
 
-    def __init__(self, cutoff_bytes: int = 1 << 62, memory: AppendMemory = _NO_MEMORY) -> None:
+    def __init__(
+        self,
+        cutoff_bytes: int = 1 << 62,
+        memory: AppendMemory = _NO_MEMORY,
+        directory: str | None = None,
+    ) -> None:
         self._cutoff_bytes = cutoff_bytes
         self._memory = memory
+        self._directory = directory
+        self._file: _UnlinkedFile | None = None
+        self._cuts = 0
         self.length: int = 0
         """Length of all content, in bytes."""
         self.head: list[bytes] = []
@@ -91,8 +111,6 @@ class ContentBuffer:
         """Length of the head."""
         self.filed: int = 0
         """Length of the content after it that is in the file."""
-        self.moving: bytes = b""
-        """Content after it, which is being written."""
         self.tail: list[bytes] = []
         """Remaining content."""
         self.turned: int = 0
@@ -106,27 +124,17 @@ class ContentBuffer:
     @property
     def tail_bytes(self) -> int:
         """Length of the tail."""
-        return self.unsettled_bytes - len(self.moving)
-
-    @property
-    def unsettled_bytes(self) -> int:
-        """Length of the content that is neither in the head nor in the file."""
         return self.length - self.head_bytes - self.filed
 
     @property
     def is_crowded(self) -> bool:
-        """Whether no content is added before content has moved, or the loop had a turn."""
-        return max(self.unsettled_bytes, self.length - self.turned) > CROWDED_BYTES
+        """Whether no content is added before the tail is settled, or the loop had a turn."""
+        return max(self.tail_bytes, self.length - self.turned) > CROWDED_BYTES
 
     @property
     def needs_turn(self) -> bool:
         """Whether one who can wait gives the event loop a turn."""
         return self.length - self.turned > TURN_BYTES
-
-    @property
-    def rest(self) -> list[bytes]:
-        """The content that is neither in the head nor in the file."""
-        return [self.moving, *_joined(self.tail, self.tail_bytes)]
 
     def append(self, data: bytes) -> None:
         """Add `data` to the end."""
@@ -138,13 +146,10 @@ class ContentBuffer:
         assert 0 <= length <= self.length
         surplus = self.length - length
         self.length = length
+        self._cuts += 1
         self.turned = min(self.turned, length)
-
         surplus = _cut(self.tail, surplus)
         if surplus:
-            kept = max(len(self.moving) - surplus, 0)
-            surplus -= len(self.moving) - kept
-            self.moving = self.moving[:kept]
             kept = max(self.filed - surplus, 0)
             surplus -= self.filed - kept
             self.filed = kept
@@ -154,9 +159,14 @@ class ContentBuffer:
             self._set_quick_length()
 
     def retain(self) -> bool:
-        """Add the tail to the head, unless content is in the file, or no memory is left for it."""
+        """Add the tail to the head if it's long, and return whether it isn't long any more.
+
+        It stays as it is if content is in the file, or no memory is left for it.
+        """
         size = self.tail_bytes
-        if self.filed or self.moving or not self._memory.reserve(size):
+        if size < SPILL_BYTES:
+            return True
+        if self.filed or not self._memory.reserve(size):
             return False
         self.head += _joined(self.tail, size)
         self.head_bytes += size
@@ -164,40 +174,133 @@ class ContentBuffer:
         self._set_quick_length()
         return True
 
+    async def settle(self) -> None:
+        """Retain the tail if it's long, or else write it to the file.
+
+        Raises:
+            OSError: It can't be written. It stays in memory.
+
+        Cancellation: safe — raised after the thread has left the file. The tail stays in memory.
+        """
+        while not self.retain():
+            if self._file is None:
+                self._file = _UnlinkedFile(self._directory)
+            file = self._file
+            # Race: a holder may be released, or rolled back, while a task of it still awaits this.
+            async with file.turn:
+                position, pieces, cuts = self.filed, len(self.tail), self._cuts
+                data = b"".join(self.tail)
+                await in_thread(file.write, data, position)
+                if file is not self._file:
+                    return  # It was discarded.
+                if cuts == self._cuts:
+                    self.filed += len(data)
+                    self.tail = self.tail[pieces:]
+                    self._set_quick_length()
+
+    async def pieces(self) -> AsyncGenerator[Iterable[bytes]]:
+        """Yield all content, in lists of pieces.
+
+        Raises:
+            OSError: The file can't be read.
+
+        Cancellation: aborts — the iteration ends, and the content stays.
+        """
+        rest = _joined(self.tail, self.tail_bytes)
+        if self._file is None or not self.filed:
+            yield [*self.head, *rest]
+            return
+        yield self.head
+        for position in range(0, self.filed, _SLICE_BYTES):
+            size = min(_SLICE_BYTES, self.filed - position)
+            yield (await in_thread(self._file.read, size, position),)
+        yield rest
+
     def note_turn(self) -> None:
         """Note that the event loop has a turn."""
         self.turned = self.length
         self._set_quick_length()
 
-    def discard(self) -> None:
-        """Release the memory of the head. The buffer isn't used any more."""
+    def discard(self) -> asyncio.Future[None] | None:
+        """Release the memory of the head, and begin to close the file. The buffer has ended.
+
+        Returns:
+            A future that completes when the file is closed, or None without a file.
+        """
         self._memory.release(self.head_bytes)
         self.head_bytes = 0
-
-    def begin_move(self) -> bytes:
-        """Take the tail, and return it as one piece to be written to the file at `filed`."""
-        assert not self.moving
-        self.moving = b"".join(self.tail)
-        self.tail = []
-        self._set_quick_length()
-        return self.moving
-
-    def end_move(self, written: int) -> None:
-        """Note that the first `written` bytes of the piece are in the file."""
-        # Race: the content may have been truncated during the move.
-        written = min(written, len(self.moving))
-        self.filed += written
-        if remainder := self.moving[written:]:
-            self.tail.insert(0, remainder)
-        self.moving = b""
-        self._set_quick_length()
+        file, self._file = self._file, None
+        if file is None:
+            return None
+        try:
+            # Freeing the blocks of a long file takes a while.
+            return asyncio.get_running_loop().run_in_executor(None, file.close)
+        except RuntimeError:  # No thread could be started.
+            file.close()
+            return None
 
     def _set_quick_length(self) -> None:
-        # During a move, appending can't begin another one.
-        room = CROWDED_BYTES if self.moving else SPILL_BYTES
         settled = self.head_bytes + self.filed
-        self.quick_length = min(settled + room, self.turned + CROWDED_BYTES, self._cutoff_bytes)
-        self.start_length = min(self.quick_length, self.turned + TURN_BYTES)
+        most = min(settled + SPILL_BYTES, self.turned + CROWDED_BYTES, self._cutoff_bytes)
+        self.quick_length = most
+        self.start_length = min(most, self.turned + TURN_BYTES)
+
+
+class _UnlinkedFile:
+    """Temporary file, which worker threads use one at a time.
+
+    Args:
+        directory: Directory of the file, or None for the system's.
+    """
+
+    def __init__(self, directory: str | None) -> None:
+        self._directory = directory
+        self.turn: asyncio.Lock = asyncio.Lock()
+        """Held to write."""
+        self._lock = threading.Lock()
+        self._file: IO[bytes] | None = None
+        self._closed = False
+
+    def write(self, data: bytes, position: int) -> None:
+        """Write all of `data` at `position`, unless the file was closed."""
+        # Imported only here: most programs never append that much at once.
+        import tempfile  # noqa: PLC0415
+
+        with self._lock:
+            if self._closed:
+                return
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(  # noqa: SIM115 - Kept until `close()`.
+                    "w+b", buffering=0, prefix="gazette-append", dir=self._directory
+                )
+            self._file.seek(position)
+            view = memoryview(data)
+            while view:
+                view = view[self._file.write(view) :]
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return exactly `size` bytes at `position`."""
+        with self._lock:
+            assert self._file is not None, "only written content is read"
+            self._file.seek(position)
+            parts: list[bytes] = []
+            while size:
+                part = self._file.read(size)
+                if not part:
+                    raise OSError("the temporary file of an append was cut short")
+                parts.append(part)
+                size -= len(part)
+            return b"".join(parts)
+
+    def close(self) -> None:
+        """Close the file, after the thread that uses it. It isn't opened any more."""
+        with self._lock:
+            self._closed = True
+            if self._file is not None:
+                try:
+                    self._file.close()
+                except OSError as error:
+                    _logger.warning("closing the spool of an append failed: %s", error)
 
 
 def chunks(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[Chunk]:

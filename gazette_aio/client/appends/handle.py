@@ -100,7 +100,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         return size
 
     async def drain(self) -> None:
-        """Move written content to the spool file, if memory is used up, before writing more.
+        """Write content to a temporary file, if memory is used up, before adding more.
 
         Raises:
             UsageError: The append was released.
@@ -134,7 +134,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
         buffer = batch.buffer
         if (
             error is None
-            and batch is appends.chain.open
+            and batch is appends.open
             and buffer.length <= buffer.quick_length
             and not lock.waiting
         ):

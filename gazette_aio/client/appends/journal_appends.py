@@ -8,24 +8,20 @@ import contextvars
 import dataclasses
 import inspect
 import logging
-import weakref
+from collections import deque
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.task import start_task
-from gazette_aio.client.appends.appender import Appender
-from gazette_aio.client.appends.batch import Batch, Chain
-from gazette_aio.client.appends.content_buffer import SPILL_BYTES
+from gazette_aio.client.appends.batch import Batch
+from gazette_aio.client.appends.content_buffer import ContentBuffer
 from gazette_aio.client.appends.journal_errors import failed_dependency
-from gazette_aio.client.appends.once import set_commit
-from gazette_aio.client.appends.spool import Spool
-from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.appends.once import append_retried
 from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from gazette_aio.client.appends.appender import Appender
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.appends.journal_errors import JournalErrors
     from gazette_aio.client.context import HasContext
@@ -37,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AppendSettings:
-    """Settings of an AppendService, as documented there."""
+    """Settings of an AppendService, as documented there, and the state of its journals."""
 
     client: HasContext
     policy: RetryPolicy
@@ -45,56 +41,65 @@ class AppendSettings:
     timeout: float | None
     cutoff_bytes: int
     spool_directory: str | None
-    spools: weakref.WeakSet[Spool] = dataclasses.field(default_factory=weakref.WeakSet[Spool])
-    """Temporary files, also those that a thread still uses after the end of their batch."""
-
-    def deadline(self, journal: str) -> Deadline | None:
-        """Return the bound of each wait for an append of a journal, or None."""
-        if self.timeout is None:
-            return None
-        doubt = "it's still pending, and may be appended"
-        return self.client.context.deadline("append", self.timeout, journal=journal, doubt=doubt)
+    errors: JournalErrors
+    journals: dict[str, JournalAppends] = dataclasses.field(
+        default_factory=dict[str, "JournalAppends"]
+    )
+    """Journals with pending appends."""
+    closing: set[asyncio.Future[None]] = dataclasses.field(
+        default_factory=set[asyncio.Future[None]]
+    )
+    """Temporary files that a thread still uses after the end of their batch."""
 
 
 class JournalAppends:
     """Pending appends of one journal.
 
-    While there are batches, a task sends them.
+    While there are batches, a task sends them, oldest first.
 
     Args:
         journal: The journal.
         settings: Settings of the service.
-        errors: Errors of the service.
-        forget_if_idle: Called when the last batch may have ended.
     """
 
-    def __init__(
-        self,
-        journal: str,
-        settings: AppendSettings,
-        errors: JournalErrors,
-        forget_if_idle: Callable[[JournalAppends], None],
-    ) -> None:
+    def __init__(self, journal: str, settings: AppendSettings) -> None:
         self._settings = settings
-        self._errors = errors
-        self._forget_if_idle = forget_if_idle
+        self._errors = settings.errors
         self._tracing = settings.client.context.tracing
         self.journal = journal
         self.request: pb.AppendRequest = pb.AppendRequest(journal=journal)
         """The request without preconditions."""
-        self.deadline: Deadline | None = settings.deadline(journal)
+        self.deadline: Deadline | None = None
         """Bound of each wait for an append, or None."""
-        memory = settings.client.context.append_memory
-        self.chain: Chain = Chain(settings.cutoff_bytes, self.deadline, memory)
+        if settings.timeout is not None:
+            doubt = "it's still pending, and may be appended"
+            self.deadline = settings.client.context.deadline(
+                "append", settings.timeout, journal=journal, doubt=doubt
+            )
+        self.batches: deque[Batch] = deque()
+        """Pending batches, oldest first."""
+        self.open: Batch | None = None
+        """The open batch, which is the newest, or None."""
         self.lock: FIFOBudget = FIFOBudget(1)
         """Held to write to the open batch, and to seal it."""
-        self.spools: dict[Batch, Spool] = {}
         self.worker: asyncio.Task[None] | None = None
+        settings.journals[journal] = self
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is pending, and the journal isn't locked."""
-        return not self.chain.batches and not self.lock.held and self.worker is None
+    def is_full(self) -> bool:
+        """Whether the open batch is too long for a further holder."""
+        return self.open is not None and self.open.buffer.length > self._settings.cutoff_bytes
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of content of all batches."""
+        return sum(batch.buffer.length for batch in self.batches)
+
+    def forget_if_idle(self) -> None:
+        """Drop this state if nothing is pending, and the journal isn't locked."""
+        is_idle = not self.batches and not self.lock.held and self.worker is None
+        if is_idle and self._settings.journals.get(self.journal) is self:
+            del self._settings.journals[self.journal]
 
     def admit(
         self,
@@ -109,15 +114,29 @@ class JournalAppends:
         The caller holds the lock, or the lock is free and the caller doesn't suspend.
         """
         asyncio.get_running_loop()  # It raises if none runs: nothing would send the batch.
-        batch = self.chain.admit(request, dependencies, is_plain=is_plain, doom=doom)
-        if self._tracing is not None and batch.span is None:
-            batch.span = self._tracing.start("append", self.journal)
+        batch = self.open
+        if batch is None or doom or self.is_full or not batch.suits(request, dependencies):
+            batch = self._begin(request, dependencies, is_plain=is_plain)
+            batch.doom = doom
+            self.open = None if doom else batch
         if self.worker is None:
             # An empty context: claims that the first holder has set aren't those of the others.
             self.worker = start_task(
                 self._work(), f"gazette append {self.journal}", context=contextvars.Context()
             )
             self.worker.add_done_callback(self._worker_ended)
+        return batch
+
+    def _begin(
+        self, request: pb.AppendRequest, dependencies: Dependencies, *, is_plain: bool
+    ) -> Batch:
+        settings = self._settings
+        memory = settings.client.context.append_memory
+        content = ContentBuffer(settings.cutoff_bytes, memory, settings.spool_directory)
+        batch = Batch(request, dependencies, content, is_plain=is_plain, deadline=self.deadline)
+        if self._tracing is not None:
+            batch.span = self._tracing.start("append", self.journal)
+        self.batches.append(batch)
         return batch
 
     def leave(self, batch: Batch, begin: int, *, keep: bool) -> int:
@@ -134,86 +153,75 @@ class JournalAppends:
         if batch.operation.done():
             pass  # The batch failed while it was held, and has lost its content.
         elif keep:
-            batch.kept += 1
-            if buffer.length > buffer.quick_length:
-                self.spill(batch)
+            self.keep(batch)
         else:
             buffer.truncate(begin)
         end = buffer.length
-        # Hot: this is `unlock()`.
-        self.lock.release()
-        if not self.chain.batches:
-            self._forget_if_idle(self)
+        self.unlock()
         return end
+
+    def keep(self, batch: Batch) -> None:
+        """Keep the content of a holder of `batch`."""
+        batch.kept += 1
+        buffer = batch.buffer
+        if buffer.length > buffer.quick_length:
+            buffer.retain()
+            asyncio.get_running_loop().call_soon(buffer.note_turn)
 
     def unlock(self) -> None:
         """Release the lock to the next in line."""
         self.lock.release()
-        if not self.chain.batches:
-            self._forget_if_idle(self)
-
-    def spill(self, batch: Batch) -> None:
-        """Retain the content of `batch`, or begin to move it to its file, if there's a lot."""
-        buffer = batch.buffer
-        if buffer.tail_bytes >= SPILL_BYTES and not buffer.retain():
-            self._spool(batch).spill()
-        asyncio.get_running_loop().call_soon(buffer.note_turn)
+        if not self.batches:
+            self.forget_if_idle()
 
     async def give_turn(self) -> None:
         """Give the event loop a turn if much was added to the open batch without one.
 
         Cancellation: safe.
         """
-        batch = self.chain.open
+        batch = self.open
         if batch is not None and batch.buffer.needs_turn:
             # One task waits for it. Others that append before it do so without waiting.
             batch.buffer.note_turn()
             await asyncio.sleep(0)
 
-    async def move(self, batch: Batch) -> bool:
-        """Retain the content of `batch`, or move it to its file, and return whether that's done.
+    async def settle(self, batch: Batch) -> bool:
+        """Have `batch` keep little in memory, and return whether that succeeds.
+
+        The caller holds the lock.
+
+        Cancellation: safe.
+        """
+        try:
+            await batch.buffer.settle()
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started.
+            _logger.warning("spooling an append failed and will be retried: %s", error)
+            return False
+        return True
+
+    async def drain(self, batch: Batch) -> None:
+        """Have `batch` keep little in memory; wait while the disk is full.
 
         Cancellation: safe.
         """
         await self.give_turn()
-        while batch.buffer.unsettled_bytes >= SPILL_BYTES and not batch.operation.done():
-            if batch.buffer.retain():
-                break
-            spool = self._spool(batch)
-            spool.spill()
-            await spool.idle()
-            if spool.failures:
-                return False
-        return True
-
-    async def drain(self, batch: Batch) -> None:
-        """Retain the content of `batch`, or move it to its file; wait while the disk is full.
-
-        Cancellation: safe.
-        """
         attempt = 0
-        while not await self.move(batch):
+        while not await self.settle(batch):
             await asyncio.sleep(self._settings.policy.backoff(attempt))
             attempt += 1
 
-    def _spool(self, batch: Batch) -> Spool:
-        spool = self.spools.get(batch)
-        if spool is None:
-            spool = self.spools[batch] = Spool(batch.buffer, self._settings.spool_directory)
-            self._settings.spools.add(spool)
-        return spool
-
     async def _work(self) -> None:
-        while self.chain.batches:
-            batch = self.chain.batches[0]
+        while self.batches:
+            batch = self.batches[0]
             response: pb.AppendResponse | None = None
             error: Exception | None = batch.doom or self._errors.against(batch.request)
             if error is None:
                 error = await failed_dependency(batch.dependencies)
-            if batch is self.chain.open:
+            if batch is self.open:
                 # Invariant: nobody writes to a batch that is being sent.
                 await self.lock.acquire()
-                self.chain.seal()
+                if batch is self.open:
+                    self.open = None
                 self.lock.release()
             if error is None and batch.kept:
                 try:
@@ -223,59 +231,54 @@ class JournalAppends:
                     error = failure
             if error is not None and batch.kept and batch.doom is None:
                 self._errors.note(self.journal, error)
-                self.chain.doom(error)
+                # Invariant: nothing is appended after a missing append, even if a caller clears
+                # the error at once.
+                for later in self.batches:
+                    later.doom = error
+                self.open = None
             self._complete(response, error)
         # Race: a batch that is admitted from here on needs another task.
         self.worker = None
-        self._forget_if_idle(self)
-
-    def _complete(self, response: pb.AppendResponse | None, error: BaseException | None) -> None:
-        batch = self.chain.batches[0]
-        spool = self.spools.pop(batch, None)
-        if spool is not None:
-            spool.close()
-        if (span := batch.span) is not None:
-            span.set("gazette.appends", batch.kept)
-            if response is not None:
-                set_commit(span, response.commit)
-            span.end(error)
-        self.chain.complete(response, error)
+        self.forget_if_idle()
 
     async def _append(self, batch: Batch) -> pb.AppendResponse:
-        request = batch.request
+        request, settings = batch.request, self._settings
         if not batch.buffer.length and (
             request.HasField("union_registers") or request.HasField("subtract_registers")
         ):
             # Wire: brokers refuse it by a code that also stands for transient failures.
             raise pb.ValidationError("register modification requires non-empty Append")
-        endpoint = self._settings.client.context.dispatcher.endpoint
-        attempts = Attempts(Operation.APPEND_SERVICE, self._settings.policy, request, endpoint)
 
-        async def append_once() -> pb.AppendResponse:
-            appender = Appender(self._settings.client, request, claims=self._settings.claims)
-            async with appender:
-                await self._write(batch, appender)
-            return appender.response
+        async def write(appender: Appender) -> None:
+            # Without a connection, chunks would only be copies of the content.
+            await appender.open()
+            async with contextlib.aclosing(batch.buffer.pieces()) as lists:
+                try:
+                    async for pieces in lists:
+                        await appender.write_pieces(pieces)
+                except pb.GazetteError:
+                    raise
+                except OSError as error:
+                    raise pb.StoreError(f"reading a spooled append: {error}") from error
 
-        note = None if self.deadline is None else self.deadline.note
-        return await attempts.until_success(append_once, note=note)
+        return await append_retried(
+            settings.client,
+            request,
+            write,
+            operation=Operation.APPEND_SERVICE,
+            policy=settings.policy,
+            deadline=self.deadline,
+            claims=settings.claims,
+        )
 
-    async def _write(self, batch: Batch, appender: Appender) -> None:
-        # Without a connection, chunks would only be copies of the content.
-        await appender.open()
-        buffer = batch.buffer
-        spool = self.spools.get(batch)
-        if spool is None:
-            await appender.write_pieces((*buffer.head, *buffer.rest))
-            return
-        await appender.write_pieces(buffer.head)
-        try:
-            async with contextlib.aclosing(spool.filed()) as pieces:
-                async for piece in pieces:
-                    await appender.write(piece)
-        except OSError as error:
-            raise pb.StoreError(f"reading a spooled append: {error}") from error
-        await appender.write_pieces(buffer.rest)
+    def _complete(self, response: pb.AppendResponse | None, error: BaseException | None) -> None:
+        """Resolve the oldest batch, and drop it."""
+        batch = self.batches.popleft()
+        if batch is self.open:
+            self.open = None
+        if (closing := batch.complete(response, error)) is not None:
+            self._settings.closing.add(closing)
+            closing.add_done_callback(self._settings.closing.discard)
 
     def end_left_behind(self) -> None:
         """End the task of a service that was left behind. Called in the event loop."""
@@ -313,6 +316,6 @@ class JournalAppends:
             # Invariant: nothing is appended after a missing append.
             self._errors.note(self.journal, error)
         # Race: callers may begin new appends as soon as one has failed.
-        for _ in range(len(self.chain.batches)):
+        for _ in range(len(self.batches)):
             self._complete(None, error)
-        self._forget_if_idle(self)
+        self.forget_if_idle()

@@ -76,7 +76,7 @@ async def append(
         "append", timeout, journal=request.journal, doubt=MAYBE_APPENDED
     )
     policy = retry_policy or client.context.retry_policy
-    work = deadline.run(_retried(client, request, content, policy, deadline))
+    work = deadline.run(_append(client, request, content, policy, deadline))
     if (tracing := client.context.tracing) is not None:
         return await _traced(tracing, request.journal, work)
     return await work
@@ -90,27 +90,55 @@ def _require_content(item: object) -> None:
         )
 
 
-async def _retried(
+async def _append(
     client: HasContext,
     request: pb.AppendRequest,
     content: Sequence[Content],
     policy: RetryPolicy,
     deadline: Deadline,
 ) -> pb.AppendResponse:
-    async def append_once() -> pb.AppendResponse:
-        async with Appender(client, request) as appender:
-            for item in content:
-                async with contextlib.aclosing(_chunks(item)) as chunks:
-                    async for chunk in chunks:
-                        await appender.write(chunk)
-        return appender.response
+    async def write(appender: Appender) -> None:
+        for item in content:
+            async with contextlib.aclosing(_chunks(item)) as chunks:
+                async for chunk in chunks:
+                    await appender.write(chunk)
 
-    attempts = Attempts(Operation.APPEND, policy, request, client.context.dispatcher.endpoint)
     try:
-        return await attempts.until_success(append_once, note=deadline.note)
+        return await append_retried(
+            client, request, write, operation=Operation.APPEND, policy=policy, deadline=deadline
+        )
     except _ContentError as failed:
         content_error = failed.error
     raise content_error
+
+
+async def append_retried(
+    client: HasContext,
+    request: pb.AppendRequest,
+    write: Callable[[Appender], Awaitable[None]],
+    *,
+    operation: Operation,
+    policy: RetryPolicy,
+    deadline: Deadline | None,
+    claims: pb.Claims | None = None,
+) -> pb.AppendResponse:
+    """Append what `write` writes, and begin anew after failures that the policy retries.
+
+    Raises:
+        GazetteError: The failure isn't retried.
+
+    Cancellation: aborts — rolled back, unless the broker is about to commit.
+    """
+
+    async def append_once() -> pb.AppendResponse:
+        async with Appender(client, request, claims=claims) as appender:
+            await write(appender)
+        return appender.response
+
+    attempts = Attempts(operation, policy, request, client.context.dispatcher.endpoint)
+    return await attempts.until_success(
+        append_once, note=None if deadline is None else deadline.note
+    )
 
 
 class _ContentError(Exception):

@@ -99,7 +99,7 @@ class AppendService(Owner):
     `offset` prevents that: brokers refuse its second attempt.
 
     Pending content of a client stays in memory up to 32 MiB. Beyond that, batches of more than
-    256 KiB move to temporary files.
+    256 KiB are written to temporary files, by `drain()` or when the next append is started.
 
     Closing waits for pending appends up to a bound, and cancels the rest.
 
@@ -138,6 +138,7 @@ class AppendService(Owner):
         self.client = client
         """Client of the RPCs."""
         self._context = client.context
+        self._errors = JournalErrors(heals=self.heals)
         self._settings = AppendSettings(
             client,
             retry_policy or client.context.retry_policy,
@@ -145,14 +146,14 @@ class AppendService(Owner):
             checked_timeout(timeout, client.context.timeout),
             cutoff_bytes,
             spool_directory,
+            self._errors,
         )
         self._flush_deadline = client.context.deadline(
             "flush", timeout, doubt="appends are still pending"
         )
         self._max_pending_bytes = max_pending_bytes
         self._drain_timeout = drain_timeout
-        self._journals: dict[str, JournalAppends] = {}
-        self._errors = JournalErrors(heals=self.heals)
+        self._journals = self._settings.journals
         self._closed = False
         self._takes_appends = True  # Neither closed nor cancelled.
         client.context.append_services.add(self)
@@ -170,11 +171,11 @@ class AppendService(Owner):
     @property
     def pending_bytes(self) -> int:
         """Bytes of content that isn't appended yet."""
-        return sum(appends.chain.pending_bytes for appends in self._journals.values())
+        return sum(appends.pending_bytes for appends in self._journals.values())
 
     def status(self) -> AppendStatus:
         """Return the number and size of pending appends."""
-        batches = [batch for appends in self._journals.values() for batch in appends.chain.batches]
+        batches = [batch for appends in self._journals.values() for batch in appends.batches]
         return AppendStatus(
             journals=len(self._journals),
             batches=len(batches),
@@ -209,7 +210,7 @@ class AppendService(Owner):
             type(request) is str
             and not dependencies
             and (appends := self._journals.get(request)) is not None
-            and (batch := appends.chain.open) is not None
+            and (batch := appends.open) is not None
             and (buffer := batch.buffer).length <= buffer.start_length
             and batch.is_plain
             and self._takes_appends
@@ -241,7 +242,7 @@ class AppendService(Owner):
                     if isinstance(request, str)
                     else appends.admit(request, awaited, is_plain=False, doom=doom)
                 )
-                if not batch.buffer.is_crowded or await appends.move(batch):
+                if await appends.settle(batch) or not batch.buffer.is_crowded:
                     return AsyncAppend(batch, batch.buffer.length, -1, appends)
             except BaseException:
                 appends.unlock()
@@ -256,14 +257,14 @@ class AppendService(Owner):
         # Invariant: a journal has one state at a time, which may be replaced during any suspension,
         # except one in line for its lock.
         while (appends := self._journals.get(journal)) is not None and self._is_clogged(appends):
-            room = parked(appends.chain.batches[0].operation)
+            room = parked(appends.batches[0].operation)
             await (room if appends.deadline is None else appends.deadline.run(room))
         if appends is None:
             appends = self._begin(journal)
         try:
             await appends.lock.acquire()
         except BaseException:
-            self._forget_if_idle(appends)
+            appends.forget_if_idle()
             raise
         return appends
 
@@ -298,7 +299,7 @@ class AppendService(Owner):
         appends = self._journals.get(journal)
         if (
             appends is None
-            or (batch := appends.chain.open) is None
+            or (batch := appends.open) is None
             or (begin := (buffer := batch.buffer).length) > buffer.quick_length
             or appends.lock.held
             or not batch.is_plain
@@ -328,8 +329,7 @@ class AppendService(Owner):
             return None
         begin = buffer.length
         buffer.append(content)
-        batch.kept += 1
-        appends.spill(batch)
+        appends.keep(batch)
         return AsyncAppend(batch, begin, buffer.length)
 
     def pending_except(self, journal: str) -> set[OpFuture[Any]]:
@@ -343,9 +343,9 @@ class AppendService(Owner):
             journal: Journal whose pending appends to leave out, or empty.
         """
         pending: set[OpFuture[Any]] = {
-            appends.chain.batches[-1].operation
+            appends.batches[-1].operation
             for appends in self._journals.values()
-            if appends.chain.batches and appends.journal != journal
+            if appends.batches and appends.journal != journal
         }
         pending.update(self._errors.operations())
         return pending
@@ -450,24 +450,16 @@ class AppendService(Owner):
                 )
                 self.cancel()
                 await asyncio.wait(workers)
-        for spool in tuple(self._settings.spools):
-            await spool.idle()
-
-    def _forget_if_idle(self, appends: JournalAppends) -> None:
-        """Drop the state of a journal without pending appends."""
-        if appends.is_idle and self._journals.get(appends.journal) is appends:
-            del self._journals[appends.journal]
+        if self._settings.closing:
+            await asyncio.wait(self._settings.closing)
 
     def _begin(self, journal: str) -> JournalAppends:
         self._context.rpc.check_append(pb.AppendRequest(journal=encodable(journal)))
         self._context.dispatcher.check()
-        appends = self._journals[journal] = JournalAppends(
-            journal, self._settings, self._errors, self._forget_if_idle
-        )
-        return appends
+        return JournalAppends(journal, self._settings)
 
     def _is_clogged(self, appends: JournalAppends) -> bool:
-        return appends.chain.is_full and self.pending_bytes > self._max_pending_bytes
+        return appends.is_full and self.pending_bytes > self._max_pending_bytes
 
     def _workers(self) -> set[asyncio.Task[None]]:
         return {appends.worker for appends in self._journals.values() if appends.worker is not None}

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Executor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiofiles.tempfile
-import aiofiles.threadpool
 import pytest
-from aiofiles.threadpool.binary import AsyncFileIO
 
 Seam = Callable[[str, int], int | None]
 """Gets the name of a call, and its size. May wait, raise, or return a smaller size."""
@@ -95,7 +90,7 @@ class SpoolFiles:
         self.files: list[SpoolFile] = []
         self.calls: list[str] = []
         self.misuses: list[str] = []
-        monkeypatch.setattr(aiofiles.tempfile, "TemporaryFile", self._open)
+        monkeypatch.setattr(tempfile, "TemporaryFile", self._open)
 
     @property
     def all_closed(self) -> bool:
@@ -111,19 +106,9 @@ class SpoolFiles:
         *,
         buffering: int,
         prefix: str,
-        dir: str | None,  # noqa: A002 - aiofiles' name.
-        executor: Executor,
-    ) -> Coroutine[Any, Any, AsyncFileIO]:
+        dir: str | None,  # noqa: A002 - tempfile's name.
+    ) -> SpoolFile:
         assert (mode, buffering, prefix) == ("w+b", 0, "gazette-append")
-        return self._opened(executor, dir)
-
-    async def _opened(self, executor: Executor, directory: str | None) -> AsyncFileIO:
-        call: Awaitable[SpoolFile] = asyncio.get_running_loop().run_in_executor(
-            executor, self._create, directory
-        )
-        return aiofiles.threadpool.wrap(await call, executor=executor)  # type: ignore[no-any-return, call-overload]
-
-    def _create(self, directory: str | None) -> SpoolFile:
         self.enter("open", 0)
-        self.files.append(SpoolFile(self, directory))
+        self.files.append(SpoolFile(self, dir))
         return self.files[-1]

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import AppendService, AsyncAppend, JournalClient, RetryPolicy
-from gazette_aio.client.append_memory import AppendMemory
-from gazette_aio.client.appends.content_buffer import ContentBuffer, chunks
 from tests import extent
 from tests.waiting import turns
 
@@ -240,58 +238,3 @@ def test_appends_amount_to_the_model(script: list[tuple[Any, ...]], cutoff: int)
         await client.aclose()
 
     asyncio.run(run())
-
-
-@given(
-    script=st.lists(
-        st.one_of(
-            st.tuples(st.just("append"), st.binary(max_size=9)),
-            st.tuples(st.just("truncate"), st.integers(0, 40)),
-            st.tuples(st.just("retain")),
-            st.tuples(st.just("begin")),
-            st.tuples(st.just("end"), st.integers(0, 40)),
-        ),
-        max_size=40,
-    ),
-    size=st.integers(1, 12),
-)
-def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: int) -> None:
-    memory = AppendMemory(20)
-    buffer, model, file = ContentBuffer(memory=memory), b"", bytearray()
-    moving: bytes | None = None
-    position = 0
-    for step in script:
-        match step:
-            case ("append", data):
-                buffer.append(data)
-                model += data
-            case ("truncate", length) if length <= len(model):
-                buffer.truncate(length)
-                model = model[:length]
-            case ("retain",):
-                room, surplus = memory.free_bytes, buffer.tail_bytes
-                may_stay = not buffer.filed and not buffer.moving and surplus <= room
-                assert buffer.retain() == may_stay
-                assert memory.free_bytes == room - (surplus if may_stay else 0)
-            case ("begin",) if moving is None:
-                position, moving = buffer.filed, buffer.begin_move()
-            case ("end", written) if moving is not None:
-                written = min(written, len(moving))
-                file[position : position + written] = moving[:written]
-                buffer.end_move(written)
-                moving = None
-            case _:
-                pass  # It doesn't apply now.
-        assert buffer.length == len(model)
-        pieces = [b"".join(chunk) for chunk in chunks([*buffer.head, *buffer.rest], size)]
-        assert all(len(piece) == size for piece in pieces[:-1])
-        assert all(0 < len(piece) <= size for piece in pieces)
-        head, rest = b"".join(buffer.head), b"".join(buffer.rest)
-        assert b"".join(pieces) == head + rest
-        assert head + bytes(file[: buffer.filed]) + rest == model
-        assert len(head) == buffer.head_bytes == 20 - memory.free_bytes
-        assert buffer.tail_bytes == sum(map(len, buffer.tail))
-        assert buffer.unsettled_bytes == len(buffer.moving) + buffer.tail_bytes
-        assert buffer.quick_length >= buffer.filed + buffer.head_bytes
-    buffer.discard()
-    assert memory.free_bytes == 20
