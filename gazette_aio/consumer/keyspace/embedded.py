@@ -36,6 +36,7 @@ from gazette_aio.consumer.keyspace.store import (
     TransactionResult,
     WatchResponse,
 )
+from gazette_aio.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -70,7 +71,8 @@ class EmbeddedStore(Owner):
     """A key-value store in memory, for all members of this process.
 
     Keys without a lease survive in `directory`, if one is given: a transaction is durable before it
-    takes effect. Keys with a lease end with this process. Use it as an async context manager.
+    takes effect. Keys with a lease end with this process. Use it as an async context manager: with
+    a directory, methods raise UsageError otherwise.
 
     Args:
         directory: Directory of the keys, which is made if it doesn't exist. One process at a time
@@ -133,6 +135,10 @@ class EmbeddedStore(Owner):
             if durable is not None:
                 await in_thread(durable.close)
 
+    def _check_entered(self) -> None:
+        if self._directory is not None and self._durable is None and not self._is_closed:
+            raise UsageError("a store with a directory keeps its keys within `async with` only")
+
     @property
     def _header(self) -> StoreHeader:
         return StoreHeader(self._cluster_id, 1, self._revision, 1)
@@ -144,6 +150,7 @@ class EmbeddedStore(Owner):
 
         Cancellation: safe.
         """
+        self._check_entered()
         if revision and revision != self._revision:
             entries = self._as_of(revision)
             keys = sorted(entries)
@@ -190,6 +197,7 @@ class EmbeddedStore(Owner):
         otherwise: Sequence[Operation],
     ) -> TransactionResult:
         async with self._lock:
+            self._check_entered()
             if self._is_closed:
                 raise KeyValueStoreError("the embedded store is closed")
             if max(len(compares), len(operations), len(otherwise)) > MAX_OPERATIONS:
@@ -271,6 +279,7 @@ class EmbeddedStore(Owner):
 
         Cancellation: safe — the iteration ends.
         """
+        self._check_entered()
         while True:
             changed = self._changed.next()
             if start_revision <= self._compacted:
@@ -303,6 +312,7 @@ class EmbeddedStore(Owner):
 
         Cancellation: safe — the lease is revoked first.
         """
+        self._check_entered()
         lease = EmbeddedLease(secrets.randbits(62) | 1)
         self._leases[lease.id] = lease
         try:

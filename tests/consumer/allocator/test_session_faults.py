@@ -32,7 +32,7 @@ def own_etcd(tmp_path):
 
 
 def client(endpoint, **options):
-    return EtcdStore(EtcdOptions(endpoints=(endpoint,), sync_seconds=0, **options))
+    return EtcdStore(EtcdOptions(endpoints=(endpoint,), **options))
 
 
 def member(store, suffix, **options):

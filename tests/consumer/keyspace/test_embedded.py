@@ -16,6 +16,7 @@ from gazette_aio.consumer.keyspace.durable import DurableKeys
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import CompactedError, KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.protocol.errors import UsageError
 from tests.cancellation import cancel_at_every_await, close_at_every_await
 from tests.waiting import eventually
 
@@ -56,6 +57,21 @@ async def test_a_closed_store_refuses(tmp_path):
         pass
     with pytest.raises(KeyValueStoreError, match="closed"):
         await store.transact((), [Put("/a", b"")])
+
+
+async def test_a_directory_needs_a_block(tmp_path):
+    """Keys would be in memory alone."""
+    store = EmbeddedStore(tmp_path / "keys")
+    with pytest.raises(UsageError, match="async with"):
+        await store.transact((), [Put("/a", b"")])
+    with pytest.raises(UsageError, match="async with"):
+        await store.range("/")
+    with pytest.raises(UsageError, match="async with"):
+        await anext(store.watch("/", 1))
+    with pytest.raises(UsageError, match="async with"):
+        async with store.lease(9):
+            pytest.fail("it was granted")
+    assert not (tmp_path / "keys").exists()
 
 
 async def test_a_lease_may_expire():

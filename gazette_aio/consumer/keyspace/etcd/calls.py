@@ -120,12 +120,7 @@ class Calls:
         cluster = status.header.cluster_id
         self.cluster_id = self.cluster_id or cluster
         if cluster != self.cluster_id:
-            # A member may name an address such as `localhost`, which leads elsewhere from here.
-            text = f"Etcd at {peer.endpoint} is of another cluster"
-            if self._peers.is_configured(peer):
-                raise StoreRefusedError(text)
-            self._peers.exclude(peer)
-            raise StoreUnavailableError(text)
+            raise StoreRefusedError(f"Etcd at {peer.endpoint} is of another cluster")
         self._checked.add(peer.endpoint)
 
     async def token(self, peer: Peer, stale: str | None = None) -> str:

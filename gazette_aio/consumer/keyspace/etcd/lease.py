@@ -179,7 +179,7 @@ class LeaseKeeper:
         request = pb.LeaseKeepAliveRequest(ID=self._lease.id)
         answer = self._call(rpcs.LEASE_KEEP_ALIVE, request)
         if answer.header.cluster_id != self._lease.cluster_id:
-            # A member may have named an address that leads elsewhere from here.
+            # The calls of the event loop may not have met this endpoint yet.
             raise KeyValueStoreError("the server belongs to another cluster")
         return answer.TTL
 

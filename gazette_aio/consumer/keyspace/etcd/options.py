@@ -24,7 +24,7 @@ class EtcdOptions:
     """
 
     endpoints: tuple[str, ...] = ("http://localhost:2379",)
-    """Members of the cluster: `http://host:port`, `https://…` or `unix://…`."""
+    """Members to call, and no others: `http://host:port`, `https://…` or `unix://…`."""
     tls: TLSOptions | None = None
     """TLS of `https` endpoints; None trusts the built-in authorities."""
     user: str = ""
@@ -35,8 +35,6 @@ class EtcdOptions:
     """Time in which Etcd has to answer a request."""
     retry_seconds: float = 30.0
     """Time for which a request is repeated while Etcd is unavailable, if that is safe."""
-    sync_seconds: float = 60.0
-    """Time between updates of the list of members, 0 for none. `endpoints` are always kept."""
     stalled_ttls: float = 3.0
     """Time for which a lease is kept alive though the event loop stands still, in TTLs."""
 

@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gazette_aio.aio.owner import Owner
-from gazette_aio.aio.task import start_task
 from gazette_aio.client.rpc.channel_pool import MemberConnection
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreUnavailableError
 from gazette_aio.consumer.keyspace.etcd.rpcs import Methods
@@ -26,14 +25,13 @@ _FIRST_POLL_SECONDS: Final = 0.005
 _LAST_POLL_SECONDS: Final = 0.1
 _FIRST_WARNING_SECONDS: Final = 1.0
 _WARNING_SECONDS: Final = 10.0
-_CLOSE_SECONDS: Final = 5.0
 
 
 class Peers(Owner):
     """Channels to the members of a cluster. One of them serves until it fails.
 
     Args:
-        endpoints: Endpoints that are always kept.
+        endpoints: Endpoints of the members.
         dial: Makes the channel to an endpoint.
     """
 
@@ -41,8 +39,6 @@ class Peers(Owner):
         self._configured = tuple(dict.fromkeys(endpoints))
         self._dial = dial
         self._peers: list[Peer] = []
-        self._excluded: set[str] = set()
-        self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._is_warned = False
         self.endpoints: tuple[str, ...] = self._configured
@@ -51,30 +47,15 @@ class Peers(Owner):
     def __repr__(self) -> str:
         return f"<Peers {', '.join(self.endpoints)}>"
 
-    def update(self, members: Iterable[str]) -> None:
-        """Replace the members that aren't configured by those that Etcd names."""
-        named = (each for each in members if each not in self._excluded)
-        endpoints = dict.fromkeys((*self._configured, *named))
-        for peer in self._peers:
-            if peer.endpoint not in endpoints:
-                self._close_later(peer)
-        kept = [peer for peer in self._peers if peer.endpoint in endpoints]
-        known = {peer.endpoint for peer in kept}
-        self._set([*kept, *(self._new(each) for each in endpoints if each not in known)])
+    @property
+    def is_open(self) -> bool:
+        """Whether there are channels."""
+        return bool(self._peers)
 
     def avoid(self, peer: Peer) -> None:
         """Prefer all other members to this one, which doesn't answer as it should."""
         if peer in self._peers:
             self._set([*(each for each in self._peers if each is not peer), peer])
-
-    def exclude(self, peer: Peer) -> None:
-        """Forget a member that Etcd named, and that is none of the cluster, for good."""
-        self._excluded.add(peer.endpoint)
-        self.update(each for each in self.endpoints if each not in self._configured)
-
-    def is_configured(self, peer: Peer) -> bool:
-        """Return whether a member was configured, rather than named by Etcd."""
-        return peer.endpoint in self._configured
 
     async def ready(self, timeout_seconds: float | None = None) -> Peer:
         """Return a member to which there is a connection. Warnings are logged while it waits.
@@ -124,8 +105,6 @@ class Peers(Owner):
         while self._peers:
             await self._peers[-1].channel.close()
             self._peers.pop()
-        if self._closing:
-            await asyncio.wait(tuple(self._closing))
 
     def _connected(self) -> Peer | None:
         if self._is_closed:
@@ -148,11 +127,6 @@ class Peers(Owner):
     async def _failures(self) -> str:
         reasons = dict.fromkeys([await _failure(peer) for peer in tuple(self._peers)])
         return "; ".join(filter(None, reasons)) or "no answer"
-
-    def _close_later(self, peer: Peer) -> None:
-        closing = start_task(peer.channel.close(_CLOSE_SECONDS), "close a channel to Etcd")
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
 
 
 async def _failure(peer: Peer) -> str:

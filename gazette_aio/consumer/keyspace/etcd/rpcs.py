@@ -56,9 +56,6 @@ LEASE_KEEP_ALIVE: Final = RPC(
 AUTHENTICATE: Final = RPC(
     "/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse
 )
-MEMBER_LIST: Final = RPC(
-    "/etcdserverpb.Cluster/MemberList", pb.MemberListRequest, pb.MemberListResponse
-)
 STATUS: Final = RPC("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
 WATCH: Final = "/etcdserverpb.Watch/Watch"
 

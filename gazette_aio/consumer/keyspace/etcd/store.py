@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
-from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.client.rpc.dial import Dialler
 from gazette_aio.consumer.keyspace.errors import (
@@ -25,8 +24,6 @@ from gazette_aio.consumer.keyspace.etcd.lease import EtcdLease, LeaseKeeper
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.peers import Peers
 from gazette_aio.consumer.keyspace.etcd.watching import Watches
-from gazette_aio.protocol.endpoint import parse_endpoint
-from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -60,13 +57,12 @@ class EtcdStore(Owner):
         self._peers = Peers(options.endpoints, self._dial)
         self._calls = Calls(self._peers, options)
         self._watches = Watches(self._peers, self._calls, options)
-        self._sync = OwnedTask()
 
     def __repr__(self) -> str:
         return f"<EtcdStore {', '.join(self._peers.endpoints)}>"
 
     def __del__(self) -> None:
-        if (sync := getattr(self, "_sync", None)) is not None and sync.running:
+        if (peers := getattr(self, "_peers", None)) is not None and peers.is_open:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
 
     async def __aenter__(self) -> Self:
@@ -75,8 +71,6 @@ class EtcdStore(Owner):
         except BaseException:
             await self.aclose()
             raise
-        if self._options.sync_seconds > 0:
-            self._sync.start(self._follow_members(), "gazette members of Etcd")
         return self
 
     async def _connect(self) -> None:
@@ -94,11 +88,7 @@ class EtcdStore(Owner):
 
         Cancellation: safe — raised after they are closed.
         """
-        await finish(self._close())
-
-    async def _close(self) -> None:
-        await self._sync.aclose()
-        await self._peers.aclose()
+        await finish(self._peers.aclose())
 
     async def range(
         self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0
@@ -183,27 +173,3 @@ class EtcdStore(Owner):
                 lease.ttl_seconds,
                 error or "no answer",
             )
-
-    async def _follow_members(self) -> None:
-        """Take over the members that Etcd names, again and again."""
-        while True:
-            await asyncio.sleep(self._options.sync_seconds)
-            try:
-                listed = await self._calls.call(
-                    rpcs.MEMBER_LIST, pb.MemberListRequest(linearizable=True)
-                )
-            except KeyValueStoreError as error:
-                _logger.info("the members of Etcd aren't known: %s", error)
-                continue
-            self._peers.update(
-                url for member in listed.members for url in member.clientURLs if self._trusts(url)
-            )
-
-    def _trusts(self, url: str) -> bool:
-        """Return whether a member's URL is as safe as those that are configured."""
-        schemes = {parse_endpoint(each).scheme for each in self._options.endpoints}
-        try:
-            scheme = parse_endpoint(url).scheme
-        except ValidationError:
-            return False
-        return scheme == "https" or (scheme == "http" and "https" not in schemes)

@@ -126,38 +126,6 @@ async def test_calls_leave_an_endpoint_that_is_silent(etcd):
             assert len((await store.range("/")).entries) == 1
 
 
-async def test_members_that_etcd_names_serve_as_well(etcd):
-    async with (
-        FaultProxy(etcd.endpoint) as proxy,
-        client(proxy.endpoint, sync_seconds=0.02) as store,
-    ):
-        await eventually(lambda: etcd.endpoint in repr(store))
-        await proxy.refuse()
-        assert (await store.range("/")).entries == ()
-        assert proxy.endpoint in repr(store)
-
-
-async def test_addresses_that_lead_to_another_cluster(caplog):
-    elsewhere = pb.ResponseHeader(cluster_id=99, member_id=2, revision=3, raft_term=4)
-    wrong = pb.StatusResponse(header=elsewhere, version="3.5.1")
-    async with StubEtcd(Status=[wrong], Range=[RANGE]) as other:
-        named = pb.MemberListResponse(
-            members=[pb.Member(clientURLs=[other.endpoint, "not a URL", "unix:///x"])]
-        )
-        async with StubEtcd(MemberList=[named], Range=[RANGE]) as stub:
-            async with FaultProxy(stub.endpoint) as proxy:
-                options = {"sync_seconds": 0.02, "retry_seconds": 60}
-                async with client(proxy.endpoint, **options) as store:
-                    await eventually(lambda: other.endpoint in repr(store))
-                    await proxy.refuse()
-                    reading = asyncio.create_task(store.range("/"))
-                    await eventually(lambda: "Status" in other.calls)
-                    await eventually(lambda: other.endpoint not in repr(store))
-                    proxy.heal()
-                    await reading
-                    assert "Range" not in other.calls
-
-
 async def test_configured_endpoints_are_of_one_cluster():
     elsewhere = pb.ResponseHeader(cluster_id=99, member_id=2, revision=3, raft_term=4)
     wrong = pb.StatusResponse(header=elsewhere, version="3.5.1")
@@ -166,17 +134,6 @@ async def test_configured_endpoints_are_of_one_cluster():
             async with client(stub.endpoint, other.endpoint) as store:
                 with pytest.raises(StoreRefusedError, match="is of another cluster"):
                     await store.range("/")
-
-
-async def test_a_member_that_was_added_takes_over_from_one_that_fails():
-    named = pb.MemberListResponse()
-    async with StubEtcd(MemberList=[named], Range=[RANGE]) as added:
-        named.members.add(clientURLs=[added.endpoint])
-        async with StubEtcd(MemberList=[named], Range=[TIMED_OUT]) as stub:
-            async with client(stub.endpoint, sync_seconds=0.02) as store:
-                await eventually(lambda: added.endpoint in repr(store))
-                await store.range("/")
-                assert added.calls.count("Range") == 1
 
 
 async def test_connecting_waits_for_a_leader(caplog):
@@ -247,7 +204,7 @@ async def test_every_await_may_be_cancelled(etcd, caplog):
 
 async def test_closing_may_be_cancelled_at_every_await(etcd):
     async def opened():
-        store = await client(etcd.endpoint, sync_seconds=60).__aenter__()
+        store = await client(etcd.endpoint).__aenter__()
         await store.range("/")
         return store
 

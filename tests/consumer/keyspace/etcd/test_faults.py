@@ -21,7 +21,7 @@ from tests.waiting import eventually
 
 
 def client(*endpoints, **options):
-    return EtcdStore(EtcdOptions(endpoints=endpoints, sync_seconds=0, **options))
+    return EtcdStore(EtcdOptions(endpoints=endpoints, **options))
 
 
 async def put(store, key, value=b""):

@@ -25,7 +25,7 @@ TTL = 2  # The least that Etcd grants by default.
 
 
 def client(*endpoints, **options):
-    return EtcdStore(EtcdOptions(endpoints=endpoints, sync_seconds=0, **options))
+    return EtcdStore(EtcdOptions(endpoints=endpoints, **options))
 
 
 async def leased(store, lease):

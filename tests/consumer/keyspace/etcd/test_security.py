@@ -58,9 +58,7 @@ def tls(certificates, ca="ca.pem"):
 
 async def test_tls(secure_etcd, certificates, caplog):
     caplog.set_level(logging.DEBUG, "gazette_aio")
-    options = EtcdOptions(
-        endpoints=(secure_etcd.endpoint,), tls=tls(certificates), sync_seconds=0.02
-    )
+    options = EtcdOptions(endpoints=(secure_etcd.endpoint,), tls=tls(certificates))
     async with no_leaks(), EtcdStore(options) as store, store.lease(6) as lease:
         put = Put("/a", b"", lease=lease.id)
         revision = (await store.transact((), [put])).header.revision
