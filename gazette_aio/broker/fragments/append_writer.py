@@ -46,7 +46,6 @@ class AppendWriter:
         self._written_bytes = 0
         self._least_bytes = LEAST_BYTES
         self._job: asyncio.Future[None] | None = None
-        self._buffer = bytearray()
         spool.begin_append()
 
     def __repr__(self) -> str:
@@ -132,20 +131,12 @@ class AppendWriter:
         """Take the chunks of a batch, or one longer chunk; return the batch, and its counted size.
 
         Chunks are joined so that the thread switches the interpreter a few times per batch, not per
-        chunk. Batches use the same memory, which stays in the processor's caches.
+        chunk.
         """
-        chunks = self._chunks
-        first = chunks.popleft()
-        length = len(first)
-        if not chunks or length + len(chunks[0]) > BATCH_BYTES:
-            return first, length + CHUNK_BYTES
-        if not self._buffer:
-            self._buffer = bytearray(BATCH_BYTES)
-        batch = memoryview(self._buffer)
-        batch[:length] = first
-        count = 1
-        while chunks and (end := length + len(chunks[0])) <= BATCH_BYTES:
-            batch[length:end] = chunks.popleft()
-            length = end
-            count += 1
-        return batch[:length], length + count * CHUNK_BYTES
+        taken = [self._chunks.popleft()]
+        length = len(taken[0])
+        while self._chunks and length + len(self._chunks[0]) <= BATCH_BYTES:
+            taken.append(self._chunks.popleft())
+            length += len(taken[-1])
+        batch = taken[0] if len(taken) == 1 else b"".join(taken)
+        return batch, length + len(taken) * CHUNK_BYTES
