@@ -12,7 +12,7 @@ from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.support import listing
 
 SCRIPT = """
-import asyncio, os, signal, sys, time
+import asyncio, gc, os, signal, sys, time
 from gazette_aio.client import connect
 
 async def use():
@@ -42,7 +42,14 @@ async def connected():
         in_child(use, threads=sys.maxsize)
         return len((await client.list()).journals)
 
+async def leave_behind():
+    client = connect(sys.argv[1])
+    return len((await client.list()).journals)
+
 print("parent", asyncio.run(use()), flush=True)
+in_child(use)
+print("parent", asyncio.run(leave_behind()), flush=True)
+gc.collect()
 in_child(use)
 print("parent", asyncio.run(connected()), flush=True)
 """
@@ -63,7 +70,7 @@ async def test_new_clients_after_a_fork(broker: StubBroker) -> None:
     )
     output, _ = await process.communicate()
     assert process.returncode == 0
-    first, after, while_connected, last = output.decode().splitlines()
-    assert first == last == "parent 2"
-    assert after == "child 2"
+    first, after, left_behind, after_that, while_connected, last = output.decode().splitlines()
+    assert first == left_behind == last == "parent 2"
+    assert after == after_that == "child 2"
     assert while_connected.startswith("child this process was forked while a client was connected")

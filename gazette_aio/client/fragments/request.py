@@ -55,12 +55,10 @@ def request_headers(fragment: pb.Fragment, offset: int, *, verify: bool) -> dict
     """
     is_gzip = fragment.compression_codec == pb.CompressionCodec.GZIP
     headers = {"Accept-Encoding": "gzip" if is_gzip else "identity"}
-    if (
-        fragment.compression_codec == pb.CompressionCodec.NONE
-        and fragment.begin < offset < fragment.end
-        and not verify
-    ):
-        headers["Range"] = f"bytes={offset - fragment.begin}-"
+    # No range is empty: at the end of the fragment, its last byte is fetched.
+    first = min(offset, fragment.end - 1) - fragment.begin
+    if fragment.compression_codec == pb.CompressionCodec.NONE and first > 0 and not verify:
+        headers["Range"] = f"bytes={first}-"
     return headers
 
 

@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import time
-from collections import Counter
+import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 import grpc
@@ -53,8 +53,8 @@ _NO_BROKER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
 _SHORT_WAIT: Final = 1.0
 """Seconds of waiting for a broker that aren't worth a log record."""
 
-_connected: Final[Counter[int]] = Counter()
-"""Number of connected clients by process."""
+_connected: Final[weakref.WeakSet[Dispatcher[Any]]] = weakref.WeakSet()
+"""Dispatchers with connections. One that is collected has none: gRPC closes its channels."""
 
 _of_parents: Final[list[object]] = []
 """Connections inherited from the process that forked this one."""
@@ -63,7 +63,7 @@ _of_parents: Final[list[object]] = []
 def _check_process() -> None:
     # Race: gRPC polls in a thread, which a forked process doesn't have, although it has copies of
     # everything that waits for the thread: it would hang.
-    if any(count for process, count in _connected.items() if process != os.getpid()):
+    if _of_parents or any(each.is_of_parent() for each in _connected):
         raise pb.UsageError(
             "this process was forked while a client was connected, which gRPC doesn't survive; "
             "close clients before, or start processes by the method spawn"
@@ -134,6 +134,10 @@ class Dispatcher(Generic[MethodsT]):
             return "idle"
         return self._default.channel.get_state().name.lower()
 
+    def is_of_parent(self) -> bool:
+        """Whether the connections were inherited from the process that forked this one."""
+        return self._default is not None and self._process != os.getpid()
+
     def members(self) -> tuple[MemberStatus, ...]:
         """Return the connections to members of routes."""
         return self.pool.status()
@@ -174,7 +178,7 @@ class Dispatcher(Generic[MethodsT]):
             )
             self._loop = asyncio.get_running_loop()
             self._process = os.getpid()
-            _connected[self._process] += 1
+            _connected.add(self)
         return self._default
 
     def connection(
@@ -349,7 +353,7 @@ class Dispatcher(Generic[MethodsT]):
         self._closed = True
         if (default := self._default) is None:
             return
-        if self._process != os.getpid():
+        if self.is_of_parent():
             # Invariant: letting go of the last channel would wait for a thread of the parent.
             _of_parents.append((default, self.pool))
             self._default = None
@@ -359,7 +363,7 @@ class Dispatcher(Generic[MethodsT]):
         # Race: another task may have closed it too.
         if self._default is default:
             self._default = None
-            _connected[self._process] -= 1
+            _connected.discard(self)
 
     def end_from_anywhere(self, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have the event loop run `aclose()` of a client that was left behind.
@@ -368,7 +372,7 @@ class Dispatcher(Generic[MethodsT]):
         """
         if self._default is None or self._loop is None:
             return
-        if self._process != os.getpid():
+        if self.is_of_parent():
             _of_parents.append((self._default, self.pool))  # As in `aclose()`.
         else:
             end_from_anywhere(self._loop, aclose)

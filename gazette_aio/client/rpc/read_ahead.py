@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from gazette_aio.aio.task import call_from_anywhere
+from gazette_aio.protocol.errors import UsageError
 
 
 class ReadAhead(ABC):
@@ -48,6 +49,7 @@ class ReadAhead(ABC):
         """Wait until there may be more to receive; return False at the end.
 
         Raises:
+            UsageError: Another task waits already.
             Exception: The error of reading.
 
         Cancellation: safe.
@@ -56,7 +58,8 @@ class ReadAhead(ABC):
             raise self._error.with_traceback(None)
         if self._ended:
             return False
-        assert self._receiver is None, "two tasks receive from one stream"
+        if self._receiver is not None:
+            raise UsageError("two tasks use one reader: its content has one order")
         self._receiver = asyncio.get_running_loop().create_future()
         try:
             await self._receiver

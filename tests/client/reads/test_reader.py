@@ -259,6 +259,20 @@ async def test_cancelling_a_read_loses_nothing(broker: StubBroker, client: Journ
     await broker.read_requests.get()
 
 
+async def test_two_tasks_that_read_are_refused(broker: StubBroker, client: JournalClient) -> None:
+    async with Reader(client, pb.ReadRequest(journal=JOURNAL, block=True)) as reader:
+        reading = asyncio.create_task(reader.read())
+        await broker.read_requests.get()
+        await turns()
+        with pytest.raises(pb.UsageError, match="two tasks use one reader"):
+            await reader.read()
+        broker.read_responses.put_nowait(
+            pb.ReadResponse(header=header(), fragment=fragment(), write_head=1024)
+        )
+        broker.read_responses.put_nowait(pb.ReadResponse(content=b"content"))
+        assert await reading == b"content"
+
+
 async def test_closing_ends_the_rpc(broker: StubBroker, client: JournalClient) -> None:
     reader = Reader(client, request(100))
     broker.read_responses.put_nowait(metadata(100))
