@@ -280,7 +280,7 @@ class Player:
         try:
             chunks = reader.take(goal if is_last else None)
         except pb.OffsetJumpError as jump:
-            if jump.offset > playback.offset:
+            if jump.offset > playback.offset:  # Otherwise, hints pass over the hole.
                 self._jump(jump.offset)
             return
         if chunks:

@@ -548,6 +548,30 @@ async def test_a_removed_part_before_another_author(
     assert not response.registers.labels
 
 
+async def test_a_removed_part_of_what_is_dead(
+    broker: EmbeddedBroker, client: JournalClient, directory: Path, tmp_path: Path
+):
+    """A short gap between hinted segments is read, but nothing in it is needed."""
+    (tmp_path / "fragments").mkdir()
+    await create_log(client, stores=["file:///fragments/"])
+    writer = LogWriter()
+    for frames in (
+        writer.create("/one") + writer.write("/one", b"content"),
+        writer.create("/dead") + writer.write("/dead", b"removed"),
+        writer.write("/dead", b"still there") + writer.unlink("/dead"),
+        writer.create("/two"),
+    ):
+        await client.append(LOG, frames)
+        await broker.flush(LOG)
+    _, removed, *rest = sorted((tmp_path / "fragments" / LOG).iterdir())
+    removed.unlink()
+    for file in rest:
+        os.utime(file, (10**9, 10**9))  # Brokers jump to old fragments only.
+    await broker.refresh(LOG)
+    await recover(client, directory, writer.hints)
+    assert files_of(directory) == writer.expected()
+
+
 async def test_content_that_is_no_log(client: JournalClient, directory: Path):
     await create_log(client)
     await client.append(LOG, b"not a recovery log at all")
