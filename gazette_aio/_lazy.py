@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+    from types import CodeType
 
 
-def at_first_use(
-    namespace: dict[str, Any], modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package that imports names at their first use.
+def at_first_use(namespace: dict[str, Any]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of the calling package, which imports names at first use.
+
+    These are the names that the package imports `if TYPE_CHECKING:`.
 
     Args:
         namespace: `globals()` of the package, which keeps the values.
-        modules: The module of each name.
     """
+    modules = imported_names(sys._getframe(1).f_code)
 
     def import_name(name: str) -> Any:
         if (module := modules.get(name)) is None:
@@ -29,3 +32,18 @@ def at_first_use(
         return sorted({*namespace, *modules})
 
     return import_name, all_names
+
+
+def imported_names(package: CodeType) -> dict[str, str]:
+    """Return the module of each name that a package imports, if only for type checkers.
+
+    The compiled package is read: programs may be shipped without sources.
+    """
+    modules: dict[str, str] = {}
+    module = ""
+    for step in dis.get_instructions(package):
+        if step.opname == "IMPORT_NAME":
+            module = step.argval
+        elif step.opname == "IMPORT_FROM":
+            modules[step.argval] = module
+    return modules

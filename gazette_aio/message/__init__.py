@@ -76,6 +76,7 @@ from gazette_aio.message.uuid import (
     parse_uuid,
 )
 
+# Imported at first use: most programs have JSON.
 if TYPE_CHECKING:
     from gazette_aio.message.adapters.csv import CSVAdapter, TypedCSVAdapter, csv_adapter
     from gazette_aio.message.adapters.protobuf import ProtobufAdapter, protobuf_adapter
@@ -148,15 +149,5 @@ __all__ = [
     "unpack_line",
 ]
 
-# Imported at first use: most programs have JSON.
-_MODULES = {
-    "CSVAdapter": "gazette_aio.message.adapters.csv",
-    "ProtobufAdapter": "gazette_aio.message.adapters.protobuf",
-    "TypedCSVAdapter": "gazette_aio.message.adapters.csv",
-    "csv_adapter": "gazette_aio.message.adapters.csv",
-    "protobuf_adapter": "gazette_aio.message.adapters.protobuf",
-}
-
-
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
-    __getattr__, __dir__ = at_first_use(globals(), _MODULES)
+    __getattr__, __dir__ = at_first_use(globals())

@@ -188,6 +188,7 @@ from gazette_aio.protocol.well_known import (
     TAG as TAG,
 )
 
+# Imported at first use: few programs read journal spaces.
 if TYPE_CHECKING:
     from gazette_aio.protocol.journal_space.space import Node as Node
     from gazette_aio.protocol.journal_space.yaml import (
@@ -195,14 +196,5 @@ if TYPE_CHECKING:
         load_journal_space as load_journal_space,
     )
 
-
-# Imported at first use: few programs read journal spaces.
-_MODULES = {
-    "Node": "gazette_aio.protocol.journal_space.space",
-    "dump_journal_space": "gazette_aio.protocol.journal_space.yaml",
-    "load_journal_space": "gazette_aio.protocol.journal_space.yaml",
-}
-
-
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
-    __getattr__, __dir__ = at_first_use(globals(), _MODULES)
+    __getattr__, __dir__ = at_first_use(globals())

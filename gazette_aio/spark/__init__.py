@@ -30,18 +30,8 @@ __all__ = [
     "start_query",
 ]
 
-_MODULES = {
-    "GazetteDataSource": "gazette_aio.spark.source",
-    "GazetteProgressListener": "gazette_aio.spark.streaming.listener",
-    "QueryProgress": "gazette_aio.spark.streaming.reports",
-    "lag": "gazette_aio.spark.streaming.lag",
-    "recover_sink": "gazette_aio.spark.sink.committing",
-    "register": "gazette_aio.spark.source",
-    "start_query": "gazette_aio.spark.streaming.starting",
-}
-
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
-    _import_name, __dir__ = at_first_use(globals(), _MODULES)
+    _import_name, __dir__ = at_first_use(globals())
 
     def __getattr__(name: str) -> Any:
         try:

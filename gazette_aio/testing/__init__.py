@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gazette_aio._lazy import at_first_use
 
+# Imported at first use: pytest loads the plugin, and thus this package, in every run.
 if TYPE_CHECKING:
     from gazette_aio.testing.consumers import ConsumerHarness, consumer_harness
     from gazette_aio.testing.error_store import ErrorStore
@@ -43,30 +44,5 @@ __all__ = [
     "no_leaks",
 ]
 
-# Imported at first use: pytest loads the plugin, and thus this package, in every run.
-_MODULES = {
-    "BrokerProcess": "gazette_aio.testing.process",
-    "ConsumerHarness": "gazette_aio.testing.consumers",
-    "Direction": "gazette_aio.testing.fault_schedule",
-    "ErrorStore": "gazette_aio.testing.error_store",
-    "Fault": "gazette_aio.testing.fault_schedule",
-    "FaultKind": "gazette_aio.testing.fault_schedule",
-    "FaultProxy": "gazette_aio.testing.fault_proxy",
-    "Faults": "gazette_aio.testing.fault_schedule",
-    "Gazette": "gazette_aio.testing.gazette",
-    "StubBroker": "gazette_aio.testing.stub_broker",
-    "StubShard": "gazette_aio.testing.stub_shard",
-    "Topic": "gazette_aio.testing.gazette",
-    "check_adapter": "gazette_aio.testing.message_checks",
-    "check_framing": "gazette_aio.testing.message_checks",
-    "check_store": "gazette_aio.testing.store_check",
-    "check_stream": "gazette_aio.testing.message_checks",
-    "consumer_harness": "gazette_aio.testing.consumers",
-    "create_journals": "gazette_aio.testing.specs",
-    "journal_spec": "gazette_aio.testing.specs",
-    "no_leaks": "gazette_aio.testing.leaks",
-}
-
-
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
-    __getattr__, __dir__ = at_first_use(globals(), _MODULES)
+    __getattr__, __dir__ = at_first_use(globals())

@@ -30,35 +30,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gazette_aio._lazy import at_first_use
-from gazette_aio.consumer.stores.compare_and_set import CompareAndSetStore, StoredRecord
-from gazette_aio.consumer.stores.json_file import JSONFileStore
-from gazette_aio.consumer.stores.memory import MemoryDatabase, MemoryStore
+from gazette_aio.consumer.stores.compare_and_set import (
+    CompareAndSetStore as CompareAndSetStore,
+    StoredRecord as StoredRecord,
+)
+from gazette_aio.consumer.stores.json_file import JSONFileStore as JSONFileStore
+from gazette_aio.consumer.stores.memory import (
+    MemoryDatabase as MemoryDatabase,
+    MemoryStore as MemoryStore,
+)
 
 if TYPE_CHECKING:
-    from gazette_aio.consumer.stores.rocksdb.store import RocksDBStore
-    from gazette_aio.consumer.stores.sql import SQLStore
-    from gazette_aio.consumer.stores.sql_table import checkpoint_table
-    from gazette_aio.consumer.stores.sqlite.store import SQLiteStore
-
-__all__ = [
-    "CompareAndSetStore",
-    "JSONFileStore",
-    "MemoryDatabase",
-    "MemoryStore",
-    "RocksDBStore",
-    "SQLStore",
-    "SQLiteStore",
-    "StoredRecord",
-    "checkpoint_table",
-]
-
-_MODULES = {
-    "RocksDBStore": "gazette_aio.consumer.stores.rocksdb.store",
-    "SQLStore": "gazette_aio.consumer.stores.sql",
-    "SQLiteStore": "gazette_aio.consumer.stores.sqlite.store",
-    "checkpoint_table": "gazette_aio.consumer.stores.sql",
-}
-
+    from gazette_aio.consumer.stores.rocksdb.store import RocksDBStore as RocksDBStore
+    from gazette_aio.consumer.stores.sql import SQLStore as SQLStore
+    from gazette_aio.consumer.stores.sql_table import checkpoint_table as checkpoint_table
+    from gazette_aio.consumer.stores.sqlite.store import SQLiteStore as SQLiteStore
 
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.
-    __getattr__, __dir__ = at_first_use(globals(), _MODULES)
+    __getattr__, __dir__ = at_first_use(globals())
