@@ -47,6 +47,8 @@ class Arrival(ABC):
     def __init__(self, content: Content) -> None:
         self.content = content
         """Content of the journal."""
+        self.is_fed: bool = True
+        """Whether the first messages were fed to it."""
 
     @abstractmethod
     def feed(self) -> bool:
@@ -117,6 +119,8 @@ class Intake(Owner):
             raise first
         self._current = content = first.content
         self._handled.add(content)
+        if not first.is_fed:
+            first.feed()
         try:
             has_worked = self._engine.work(content)
             self.ready = content.take() or []

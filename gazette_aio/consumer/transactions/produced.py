@@ -135,14 +135,17 @@ class _Run(Arrival):
     Args:
         content: Content of the journal.
         messages: The messages.
+        size: Their bytes.
         intake: Has room for them until they're handled.
     """
 
     def __init__(
-        self, content: Content, messages: Sequence[Envelope[Any]], intake: ProducedIntake
+        self, content: Content, messages: Sequence[Envelope[Any]], size: int, intake: ProducedIntake
     ) -> None:
         super().__init__(content)
+        self.is_fed = False
         self._messages = messages
+        self._size = size
         self._fed = 0
         self._intake = intake
 
@@ -150,8 +153,9 @@ class _Run(Arrival):
         """Feed the next few messages. See `Arrival`."""
         some = self._messages[self._fed : self._fed + _FED_AT_ONCE]
         if not some:
-            self._intake.handled(self._messages)
+            self._intake.handled(len(self._messages), self._size)
             return False
+        self.is_fed = True
         self._fed += len(some)
         core = self.content.core
         with explaining("read_messages()"):
@@ -220,7 +224,8 @@ class ProducedIntake(Intake):
         for _, some in groupby(envelopes, _journal_of):
             run = list(some)
             for part in (run[at : at + most] for at in range(0, len(run), most)):
-                size = _size_of(part)
+                # They may not be in the order of their offsets.
+                size = max(part[-1].end - part[0].begin, 0)
                 await self._messages.acquire(len(part))
                 try:
                     await self._bytes.acquire(size)
@@ -228,13 +233,13 @@ class ProducedIntake(Intake):
                     self._messages.release(len(part))
                     raise
                 self.has_read = True
-                self._put(_Run(self._content_of(part[0]), part, self))
+                self._put(_Run(self._content_of(part[0]), part, size, self))
 
-    def handled(self, run: Sequence[Envelope[Any]]) -> None:
+    def handled(self, messages: int, size_bytes: int) -> None:
         """All messages of a run are handled, so that there's room for others."""
         self._produced.rest()
-        self._messages.release(len(run))
-        self._bytes.release(_size_of(run))
+        self._messages.release(messages)
+        self._bytes.release(size_bytes)
 
     def _content_of(self, first: Envelope[Any]) -> Content:
         """Return the content of a journal, which perhaps begins with a message."""
@@ -284,11 +289,6 @@ class ProducedIntake(Intake):
             await self._task.aclose()
         finally:
             await self._end_replay()
-
-
-def _size_of(run: Sequence[Envelope[Any]]) -> int:
-    """Return the bytes of messages, which may not be in the order of their offsets."""
-    return max(run[-1].end - run[0].begin, 0)
 
 
 def _feed(
