@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import importlib
-import sys
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ def at_first_use(namespace: dict[str, Any]) -> tuple[Callable[[str], Any], Calla
     Args:
         namespace: `globals()` of the package, which keeps the values.
     """
-    modules = imported_names(sys._getframe(1).f_code)
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    modules = imported_names(frame.f_back.f_code)
 
     def import_name(name: str) -> Any:
         if (module := modules.get(name)) is None:
