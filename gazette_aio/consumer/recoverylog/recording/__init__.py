@@ -1,12 +1,14 @@
 """Recorders: files change locally, and each change is appended to a recovery log in the same order.
 
-Threads record and never wait for the network; the event loop appends what they hand over. Imports
-`aio`, `client`, `protocol` and the pure modules of `recoverylog`, nothing of `playing`.
+Threads record, and the event loop appends what they hand over. Imports `aio`, `client`, `protocol`
+and the pure modules of `recoverylog`, nothing of `playing`.
 
-* Recording never waits. An operation is applied and encoded under a lock, in any thread; pieces of
-  about 1 MiB are appended in order, and the first failure ends it. All operations of a call, or of
-  an `atomic()` block, are in one append. If others make a barrier that waits for futures amid the
-  block, all of it waits.
+* An operation is applied and encoded under a lock, in any thread; pieces of about 1 MiB are
+  appended in order, and the first failure ends it. All operations of a call, or of an `atomic()`
+  block, are in one append. If others make a barrier that waits for futures amid the block, all of
+  it waits.
+* The event loop's thread never waits. Another thread waits for the event loop, before it takes the
+  lock, while 8 MiB are queued: so whatever runs in the event loop may not block on such a thread.
 * A barrier is an append, if need be of no bytes. Each append checks the author's register, and so
   fails once another process has taken over.
 * Files and log agree, or the recorder stops. A call that contradicts the history fails it for good.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,15 +13,18 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
 from gazette_aio.client.appends.journal_errors import failed_dependency
-from gazette_aio.consumer.recoverylog.recording.backlog import Backlog, Spilled, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from gazette_aio.client import AppendService, AsyncAppend
 
-LOOP_CHECK_SECONDS: Final = 1.0
-"""Time after which a blocked thread looks whether the event loop still runs."""
+QUEUED_BYTES: Final = 8 << 20
+"""Queued bytes from which threads wait until the event loop has appended some."""
+STALL_SECONDS: Final = 1.0
+"""Time without an append after which a thread goes on, as the event loop may wait for it."""
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes that are joined at once."""
 
 
 class Barrier(OpFuture["pb.AppendResponse"]):
@@ -86,6 +88,8 @@ class Piece(NamedTuple):
 
     position: int
     """Position at which they begin."""
+    size: int
+    """Length of the content."""
     content: list[bytes]
     barriers: tuple[Barrier, ...] = ()
     """Barriers that complete with the append."""
@@ -95,8 +99,6 @@ class Piece(NamedTuple):
     """Whether the next piece belongs to the same append."""
     error: Exception | None = None
     """Error because of which neither this piece nor a later one is appended."""
-    spilled: Spilled | None = None
-    """Where the content is if it isn't in memory."""
 
 
 class RecorderAppends(Owner):
@@ -127,8 +129,10 @@ class RecorderAppends(Owner):
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        """Notified whenever some of the queue was appended, or dropped."""
         self._pieces: deque[Piece] = deque()
-        self._backlog = Backlog()
+        self._queued_bytes = 0
         self._is_scheduled = False
         self._is_working = False
         """Whether the task was started, and hasn't found the queue empty since."""
@@ -139,35 +143,21 @@ class RecorderAppends(Owner):
         """The append that takes further pieces, and its position."""
         self._error: Exception | None = None
 
-    def check_thread(self) -> None:
-        """Check that this thread may be blocked.
+    def wait_for_room(self) -> None:
+        """Wait while much is queued, except in the thread of the event loop, which appends it.
 
-        Raises:
-            UsageError: It's that of the event loop.
+        Call it without a lock.
         """
-        if threading.get_ident() == self._loop_thread:
-            raise pb.UsageError("the event loop's thread has to await a barrier instead")
-
-    def block(self, barrier: Barrier) -> None:
-        """Block this thread until a barrier is done.
-
-        Raises:
-            UsageError: The event loop has stopped or is closed, so that nothing is appended.
-        """
-        done = threading.Event()
-        if not barrier.done():
-            # Race: only the event loop may look for waiters.
-            self._loop.call_soon_threadsafe(barrier.operation.when_done, done.set)
-            while not done.wait(LOOP_CHECK_SECONDS):
-                if not self._loop.is_running():
-                    raise pb.UsageError("the event loop that appends has stopped")
+        if self._queued_bytes >= QUEUED_BYTES and threading.get_ident() != self._loop_thread:
+            with self._room:
+                while self._queued_bytes >= QUEUED_BYTES and self._room.wait(STALL_SECONDS):
+                    pass
 
     def put(self, piece: Piece) -> None:
         """Have a piece appended after all earlier ones. Called from any thread, one at a time."""
-        if piece.content and (spilled := self._backlog.add(piece.content)) is not None:
-            piece = piece._replace(content=[], spilled=spilled)
         with self._lock:
             self._pieces.append(piece)
+            self._queued_bytes += piece.size
             if self._is_scheduled:
                 return
             self._is_scheduled = True
@@ -236,7 +226,7 @@ class RecorderAppends(Owner):
                     raise
             if error is not None:
                 _fail_all(piece, error)
-            await self._backlog.take(piece.content, piece.spilled)
+            self._forget(piece)
 
     def _ended(self) -> None:
         # Race: a piece may have been put since the task ended, which another task is to append.
@@ -257,7 +247,12 @@ class RecorderAppends(Owner):
             self._idle.set()
         for piece in pieces:
             _fail_all(piece, error)
-            self._backlog.drop(piece.content, piece.spilled)
+            self._forget(piece)
+
+    def _forget(self, piece: Piece) -> None:
+        with self._room:
+            self._queued_bytes -= piece.size
+            self._room.notify_all()
 
     async def _append(self, piece: Piece) -> None:
         if self._held is None:
@@ -269,19 +264,11 @@ class RecorderAppends(Owner):
         elif (failed := await failed_dependency(piece.wait_for)) is not None:
             raise failed
         append, position = self._held
-        if piece.spilled is not None:
-            async with contextlib.aclosing(self._backlog.chunks(piece.spilled)) as read:
-                async for chunk in read:
-                    append.write(chunk)
-                    await append.drain()
-        else:
-            chunks = joined(piece.content)
-            last = next(chunks, b"")
-            for following in chunks:
-                append.write(last)
-                await append.drain()
-                last = following
-            append.write(last)
+        chunks = _joined(piece.content)
+        append.write(next(chunks, b""))
+        for chunk in chunks:
+            await append.drain()
+            append.write(chunk)
         if piece.is_open:
             await append.drain()
             return
@@ -314,6 +301,21 @@ class RecorderAppends(Owner):
             assert isinstance(error, Exception), "appends fail with exceptions"
             self._error = self._on_failure(error)
         return self._error
+
+
+def _joined(content: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield content in chunks of about `CHUNK_BYTES`."""
+    chunk: list[bytes] = []
+    size = 0
+    for part in content:
+        chunk.append(part)
+        size += len(part)
+        if size >= CHUNK_BYTES:
+            yield b"".join(chunk)
+            chunk.clear()
+            size = 0
+    if chunk:
+        yield b"".join(chunk)
 
 
 def _fail_all(piece: Piece, error: Exception) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService, StrictAppendService
@@ -23,13 +25,14 @@ from gazette_aio.consumer.recoverylog.recording.appends import (
 )
 from gazette_aio.consumer.recoverylog.recording.encoder import PROPERTY_PATHS, LogEncoder
 from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, committed_hints
-from gazette_aio.consumer.recoverylog.recording.opening import begin_recording, recorder_policy
+from gazette_aio.consumer.recoverylog.recording.opening import begin_recording
 from gazette_aio.consumer.recoverylog.recording.recorded_files import RecordedFiles
+from gazette_aio.consumer.recoverylog.retries import retry_passing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator
 
-    from gazette_aio.client import JournalClient, RetryPolicy
+    from gazette_aio.client import JournalClient
     from gazette_aio.consumer.recoverylog.author import Author
     from gazette_aio.consumer.recoverylog.fsm import FSM
     from gazette_aio.protocol.recoverylog import FSMHints
@@ -45,10 +48,11 @@ class Recorder(RecordedFiles, Owner):
     """Recorder of the files of a directory in a recovery log.
 
     Call a `record_*` method after each change of a file below `directory`, in the order of the
-    changes. These methods may be called from any thread, and never wait for brokers: operations are
-    kept until a barrier, or until there's 1 MiB of them. All operations of one call, and of one
-    `atomic()` block, are in the same append, so that playback has all of them or none. If threads
-    record faster than the event loop takes over, all but 8 MiB waits in temporary files.
+    changes. These methods may be called from any thread, and operations are kept until a barrier,
+    or until there's 1 MiB of them. All operations of one call, and of one `atomic()` block, are in
+    the same append, so that playback has all of them or none. The event loop's thread never waits.
+    Another thread waits for the event loop while 8 MiB are left to append; but no longer than a
+    second if nothing is appended meanwhile, as the event loop may wait for that thread.
 
     The log is fenced by a register, which each append checks. If another process has taken over,
     pending and later barriers fail with RecorderFencedError, and further calls raise it. Likewise,
@@ -66,7 +70,6 @@ class Recorder(RecordedFiles, Owner):
         directory: str,
         service: AppendService,
         *,
-        check_registers: bool,
         drain_timeout: float,
     ) -> None:
         super().__init__(encoder, directory)
@@ -86,9 +89,8 @@ class Recorder(RecordedFiles, Owner):
         """What these barriers wait for."""
         self._has_open_append = False
         self._error: Exception | None = None
-        request = pb.AppendRequest(journal=log)
-        if check_registers:
-            request.check_registers.include.CopyFrom(author.fence())
+        checks = pb.LabelSelector(include=author.fence())
+        request = pb.AppendRequest(journal=log, check_registers=checks)
         self._appends = RecorderAppends(
             service, request, self._offsets.add, self._failed, drain_timeout
         )
@@ -102,15 +104,13 @@ class Recorder(RecordedFiles, Owner):
         author: Author,
         directory: str | os.PathLike[str],
         *,
-        fence: bool | None = None,
-        read_through: int | None = None,
-        allow_branch: bool = False,
-        check_registers: bool = True,
-        on_fenced: Literal["raise", "wait"] = "raise",
-        retry_policy: RetryPolicy | None = None,
         drain_timeout: float = DRAIN_SECONDS,
     ) -> Recorder:
         """Return a recorder that continues a history.
+
+        The log is fenced off from earlier authors, unless playback of the same log has done it.
+        Appends are retried by the policy of the client, without its bounds, and unhealthy fragment
+        stores are waited for.
 
         Args:
             client: Client of brokers.
@@ -118,24 +118,11 @@ class Recorder(RecordedFiles, Owner):
             fsm: History up to the head of the log, which the recorder owns from now on.
             author: Author of the operations: the one that playback has handed over to, if any.
             directory: Absolute path of the directory whose files are recorded.
-            fence: Whether to fence the log off from earlier authors. By default, it's done unless
-                playback of the same log has done it.
-            read_through: Offset up to which the log was played, `Resolved.read_through`. It's
-                needed by `fence=True` after a playback: what others have written since isn't part
-                of the history.
-            allow_branch: Whether a fresh history may begin on a log that has content, though
-                playback without hints follows the earlier one.
-            check_registers: Whether appends check the fence. False is for tests of branches.
-            on_fenced: `wait` to retry appends until `cancel()` if another process has taken over,
-                as other implementations do.
-            retry_policy: Failures to retry, without its bounds; None for the policy of the client.
-                Unhealthy fragment stores are always waited for.
             drain_timeout: Seconds for which `aclose()` waits for pending appends; 30 by default.
 
         Raises:
-            ConfigurationError: `directory` isn't absolute and clean, or `read_through` is missing.
-            RecoveryError: The history has remaining hints, or is fresh and the log isn't; or others
-                have written to the log since it was played.
+            ConfigurationError: `directory` isn't absolute and clean.
+            RecoveryError: The history has remaining hints, or is fresh and the log isn't.
             GazetteError: The log can't be appended to.
 
         Cancellation: aborts — the log may be fenced.
@@ -143,30 +130,23 @@ class Recorder(RecordedFiles, Owner):
         path = clean_directory(directory)
         if fsm.has_remaining_hints:
             raise pb.RecoveryError(f"history of {log} has remaining hints: {fsm!r}")
-        policy = recorder_policy(
-            retry_policy or client.retry_policy, is_fence_retried=on_fenced == "wait"
+        policy = dataclasses.replace(
+            retry_passing(client.retry_policy),
+            max_attempts=None,
+            max_elapsed=None,
+            # Only a new recorder can help.
+            retry_check_registers=False,
         )
         service = StrictAppendService(
             client, retry_policy=policy, timeout=math.inf, drain_timeout=drain_timeout
         )
-        encoder = await begin_recording(
-            service,
-            log,
-            fsm,
-            author,
-            fence=fence,
-            read_through=read_through,
-            allow_branch=allow_branch,
-        )
-        return cls(
-            encoder,
-            log,
-            author,
-            path,
-            service,
-            check_registers=check_registers,
-            drain_timeout=drain_timeout,
-        )
+        try:
+            encoder = await begin_recording(service, log, fsm, author)
+        except BaseException:
+            service.cancel()
+            await finish(service.aclose())
+            raise
+        return cls(encoder, log, author, path, service, drain_timeout=drain_timeout)
 
     @property
     def recorded_bytes(self) -> int:
@@ -230,6 +210,7 @@ class Recorder(RecordedFiles, Owner):
             raise ValueError(f"offset {offset} is negative")
         content = data if type(data) is bytes else bytes(data)
         # Hot: this is `_recording()`.
+        self._appends.wait_for_room()
         with self._lock:
             if self._error is not None:
                 self._check()
@@ -372,20 +353,6 @@ class Recorder(RecordedFiles, Owner):
                 self._hand_over((barrier,), wait_for)
         return barrier
 
-    def wait_committed(self) -> None:
-        """Block this thread until everything recorded so far is committed.
-
-        Raises:
-            RecorderError: Recording has failed.
-            UsageError: This is the thread of the event loop, or has an open `atomic()` block; or
-                the event loop has stopped.
-        """
-        self._appends.check_thread()
-        self._check_outside()
-        barrier = self.barrier()
-        self._appends.block(barrier)
-        barrier.result()
-
     def when_committed(self, size: int, call: Callable[[], object]) -> None:
         """Have a function called as soon as `size` bytes, as of `recorded_bytes`, are committed.
 
@@ -443,6 +410,7 @@ class Recorder(RecordedFiles, Owner):
 
     @contextlib.contextmanager
     def _recording(self) -> Generator[LogEncoder]:
+        self._appends.wait_for_room()
         with self._lock:
             self._check()
             try:
@@ -466,7 +434,7 @@ class Recorder(RecordedFiles, Owner):
             barriers, _ = self._take_deferred()
             self._has_open_append = False
             error = errors.later_error(self.log, self._error)
-            self._appends.put(Piece(self._handed_over, [], barriers, error=error))
+            self._appends.put(Piece(self._handed_over, 0, [], barriers, error=error))
 
     def _take_deferred(self) -> tuple[tuple[Barrier, ...], tuple[asyncio.Future[Any], ...]]:
         """Return barriers of atomic blocks, and what they wait for. The lock is held."""
@@ -484,8 +452,8 @@ class Recorder(RecordedFiles, Owner):
         self._has_open_append = bool(self._atomic_blocks)
         position, self._handed_over = self._handed_over, self._encoder.offset
         content = self._encoder.take()
-        piece = Piece(position, content, barriers, wait_for, is_open=self._has_open_append)
-        self._appends.put(piece)
+        size, is_open = self._handed_over - position, self._has_open_append
+        self._appends.put(Piece(position, size, content, barriers, wait_for, is_open=is_open))
 
     def _check(self) -> None:
         """Raise the error because of which nothing is recorded, unless that's a cancellation."""

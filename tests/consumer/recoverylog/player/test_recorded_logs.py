@@ -77,15 +77,9 @@ class Store:
             self.directory.write_file_atomic("IDENTITY", content, temporary="identity")
 
 
-async def open_store(
-    client: JournalClient, directory: Path, source: random.Random, resolved: Resolved | None = None
-) -> Store:
+async def open_store(client: JournalClient, directory: Path, source: random.Random) -> Store:
     author = Author(source.randrange(1, 1 << 31))
-    fsm = FSM(HINTS) if resolved is None else resolved.fsm
-    read_through = None if resolved is None else resolved.read_through
-    recorder = await Recorder.open(
-        client, LOG, fsm, author, make(directory), fence=True, read_through=read_through
-    )
+    recorder = await Recorder.open(client, LOG, FSM(HINTS), author, make(directory))
     return Store(recorder, source)
 
 
@@ -161,9 +155,7 @@ async def test_standbys_take_over(client: JournalClient, directory: Path, seed: 
         with pytest.raises(RecorderFencedError):
             await store.recorder.barrier()
         await store.recorder.aclose()
-        recorder = await Recorder.open(
-            client, LOG, resolved.fsm, author, make(resolved.directory), fence=False
-        )
+        recorder = await Recorder.open(client, LOG, resolved.fsm, author, make(resolved.directory))
         store = Store(recorder, source)
     store.change()
     await store.recorder.barrier()
@@ -203,14 +195,10 @@ class Members(RuleBasedStateMachine):
         await self.broker.start()
         self.client = connect(self.broker.endpoint)
         await create_log(self.client)
-        await self.open(FSM(HINTS), Author.random(), self.fresh(), None)
+        await self.open(FSM(HINTS), Author.random(), self.fresh())
 
-    async def open(
-        self, fsm: FSM, author: Author, directory: Path, read_through: int | None
-    ) -> None:
-        self.recorder = await Recorder.open(
-            self.client, LOG, fsm, author, directory, fence=True, read_through=read_through
-        )
+    async def open(self, fsm: FSM, author: Author, directory: Path) -> None:
+        self.recorder = await Recorder.open(self.client, LOG, fsm, author, directory)
         self.path = directory
 
     # The model has the files alone: the recorder is told what became of them.
@@ -302,7 +290,7 @@ class Members(RuleBasedStateMachine):
                 await self.recorder.barrier()
         self.recorder.cancel()
         await self.recorder.aclose()
-        await self.open(resolved.fsm, author, resolved.directory, resolved.read_through)
+        await self.open(resolved.fsm, author, resolved.directory)
 
     def teardown(self) -> None:
         self.runner.run(self.stop())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from typing import Any
 
 from gazette_aio.client import JournalClient
@@ -11,6 +12,7 @@ from gazette_aio.consumer.recoverylog import (
     Author,
     LogDecoder,
     Outcome,
+    Player,
     Recorder,
     content_checksum,
 )
@@ -30,6 +32,20 @@ async def open_recorder(client: JournalClient, **options: Any) -> Recorder:
     author = options.pop("author", FIRST)
     directory = options.pop("directory", STRIP)
     return await Recorder.open(client, log, fsm, author, directory, **options)
+
+
+async def reopen_recorder(client: JournalClient, **options: Any) -> Recorder:
+    """Return a recorder that continues the history of the log, as the same author."""
+    return await open_recorder(client, fsm=(await play(client)).fsm, **options)
+
+
+async def take_over(client: JournalClient, author: Author = SECOND) -> Recorder:
+    """Return a recorder of another author, who has fenced the log off."""
+    player = Player()
+    player.inject_handoff(author)
+    with tempfile.TemporaryDirectory() as directory:
+        resolved = await player.play(FSMHints(log=LOG), f"{directory}/played", client)
+        return await open_recorder(client, fsm=resolved.fsm, author=author)
 
 
 async def read_log(client: JournalClient, log: str = LOG, offset: int = 0) -> bytes:

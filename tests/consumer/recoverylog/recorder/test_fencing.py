@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,63 +31,11 @@ from tests.consumer.recoverylog.recorder.support import (
     open_recorder,
     play,
     read_log,
+    reopen_recorder,
+    take_over,
 )
-from tests.waiting import eventually
 
 CONTENTIONS = 4
-
-
-async def take_over(client: JournalClient, author: Author) -> Recorder:
-    """Return a recorder that has played the log, and fences it."""
-    played = await play(client)
-    return await open_recorder(
-        client, fsm=played.fsm, author=author, fence=True, read_through=played.end
-    )
-
-
-async def test_what_others_write_after_a_playback_is_not_lost(client: JournalClient):
-    """Without the offset of the playback, the history would part from theirs."""
-    first = await open_recorder(client)
-    first.record_create("/strip/one")
-    await first.barrier()
-    played = await play(client)
-    fnode = first.record_create("/strip/two")
-    first.record_write_at(fnode, b"acknowledged", 0)
-    await first.barrier()
-    options = {"fsm": played.fsm, "author": SECOND, "fence": True}
-    with pytest.raises(pb.ConfigurationError, match="read_through"):
-        await open_recorder(client, **options)
-    text = f"played up to {played.end}, and has content up to"
-    with pytest.raises(pb.RecoveryError, match=text):
-        await open_recorder(client, read_through=played.end, **options)
-    first.record_write_at(fnode, b"again", 0)
-    await first.barrier()
-    assert (await play(client)).files == {"/one": b"", "/two": b"againwledged"}
-    await close(first)
-
-
-async def test_an_append_amid_the_opening_is_seen(
-    client: JournalClient, monkeypatch: pytest.MonkeyPatch
-):
-    """Another process may write between the look at the head and the fence."""
-    first = await open_recorder(client)
-    first.record_create("/strip/one")
-    await first.barrier()
-    played = await play(client)
-    start_append = AppendService.start_append
-
-    async def meanwhile(service: AppendService, target: Any, *args: Any, **named: Any) -> Any:
-        if isinstance(target, pb.AppendRequest) and target.HasField("union_registers"):
-            first.record_create("/strip/two")
-            await first.barrier()
-        return await start_append(service, target, *args, **named)
-
-    monkeypatch.setattr(AppendService, "start_append", meanwhile)
-    with pytest.raises(pb.RecoveryError, match="another process has written"):
-        await open_recorder(
-            client, fsm=played.fsm, author=SECOND, fence=True, read_through=played.end
-        )
-    await close(first)
 
 
 async def test_a_fenced_recorder(client: JournalClient):
@@ -111,8 +58,6 @@ async def test_a_fenced_recorder(client: JournalClient):
                 call()
         with pytest.raises(RecorderFencedError):
             await loser.build_hints()
-        with pytest.raises(RecorderFencedError):
-            await asyncio.to_thread(loser.wait_committed)
         winner.record_create("/strip/after")
         await winner.barrier()
     await close(loser)
@@ -225,19 +170,6 @@ async def test_two_fresh_recorders_race(client: JournalClient):
     assert (await play(client)).files.keys() == committed
 
 
-async def test_a_fenced_recorder_may_wait(client: JournalClient, broker: EmbeddedBroker):
-    loser = await open_recorder(client, on_fenced="wait")
-    async with await take_over(client, SECOND):
-        refused = broker.control.observe("append", journal=LOG, where=is_of_first)
-        barrier = loser.barrier()
-        await eventually(lambda: len(refused.requests) > 3)
-        assert not barrier.done()
-        loser.cancel()
-        with pytest.raises(pb.TransportError, match="CANCELLED"):
-            await barrier
-    await close(loser)
-
-
 @pytest.mark.parametrize(
     "status", [pb.Status.FRAGMENT_STORE_UNHEALTHY, pb.Status.INDEX_HAS_GREATER_OFFSET]
 )
@@ -293,7 +225,10 @@ async def test_a_refusal_that_looks_permanent(client: JournalClient, broker: Emb
 
 async def test_bounds_of_the_policy_are_lifted(client: JournalClient, broker: EmbeddedBroker):
     policy = RetryPolicy(backoff=lambda attempt: 0.0, max_attempts=1)
-    async with await open_recorder(client, retry_policy=policy) as recorder:
+    async with (
+        connect(broker.endpoint, retry=policy) as bounded,
+        await open_recorder(bounded) as recorder,
+    ):
         for _ in range(3):
             broker.control.once("append", journal=LOG, fail="UNAVAILABLE")
         await recorder.barrier()
@@ -365,7 +300,7 @@ async def test_cancellation(client: JournalClient, broker: EmbeddedBroker):
 
 async def test_opening_is_cancelled_at_each_await(client: JournalClient):
     async def opened() -> None:
-        async with await open_recorder(client, allow_branch=True):
+        async with await reopen_recorder(client):
             pass
 
     async def check() -> None:
@@ -403,7 +338,7 @@ async def test_closing_is_cancelled_at_each_await(client: JournalClient):
     async def check() -> None:
         await recorders[-1].aclose()
         assert recorders[-1].barrier().done()
-        recorders.append(await open_recorder(client, allow_branch=True))
+        recorders.append(await reopen_recorder(client))
 
     recorders.append(await open_recorder(client))
     assert await cancel_at_every_await(opened_and_closed, check) >= 2
@@ -458,7 +393,7 @@ async def test_the_bound_of_closing_is_one(client: JournalClient, broker: Embedd
     )
     hold = broker.control.hold("append", journal=LOG)
     barrier = Barrier()
-    appends.put(Piece(0, [b"content"], (barrier,)))
+    appends.put(Piece(0, 7, [b"content"], (barrier,)))
     async with asyncio.timeout(60):
         await appends.aclose()
     with pytest.raises(pb.TransportError, match="CANCELLED"):

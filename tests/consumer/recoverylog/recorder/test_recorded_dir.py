@@ -18,11 +18,11 @@ from gazette_aio.consumer.recoverylog import RecordedDir, RecordedFile, Recorder
 from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES
 from tests.consumer.recoverylog.recorder.support import (
     LOG,
-    SECOND,
     kinds,
     open_recorder,
     play,
     read_log,
+    take_over,
 )
 
 
@@ -269,10 +269,7 @@ async def test_write_file_atomic_is_one_append_of_any_length(
 
 
 async def test_a_failed_recorder(client: JournalClient, directory: RecordedDir):
-    played = await play(client)
-    async with await open_recorder(
-        client, fsm=played.fsm, author=SECOND, fence=True, read_through=played.end
-    ):
+    async with await take_over(client):
         directory.open("file", "w").close()
         with contextlib.suppress(RecorderError):
             await directory.recorder.barrier()
