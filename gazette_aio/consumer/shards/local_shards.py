@@ -54,8 +54,7 @@ class LocalShards(Scope):
         self._ending: deque[Replica] = deque()
         self._supervisor: asyncio.Task[None] | None = None
         self._is_open = asyncio.Event()
-        self._running: dict[str, Replica] = {}  # Cancelled replicas, too, by ID of the shard.
-        self._waiting: set[str] = set()  # Shards to start once their former replica has ended.
+        self._running: dict[str, Replica] = {}  # By ID of the shard, also cancelled ones.
         self._limits: dict[Replica, asyncio.TimerHandle] = {}  # Of ends.
         self._changed = Signal()
         self.end_seconds: float = 60.0
@@ -121,7 +120,6 @@ class LocalShards(Scope):
         """
         self.has_stopped = True
         self._starting.clear()
-        self._waiting.clear()
         for limit in self._limits.values():
             limit.cancel()
         self._limits.clear()
@@ -139,7 +137,7 @@ class LocalShards(Scope):
         """
         while not self.has_stopped:
             changed = self._changed.next()
-            if shard not in self._starting and shard not in self._waiting:
+            if shard not in self._starting:
                 return self._replicas.get(shard)
             await changed.wait()
         return None
@@ -161,18 +159,13 @@ class LocalShards(Scope):
         step = transition(held, wanted, has_failed=replica is not None and replica.has_failed)
         if item is None:
             self._starting.pop(shard, None)
-            self._waiting.discard(shard)
         if replica is not None and step in {Transition.CANCEL, Transition.REPLACE}:
             _logger.info("stopping local shard %s", shard)
             del self._replicas[shard]
             self._ending.append(replica)
             self._changed.set()
         if step in {Transition.START, Transition.REPLACE}:
-            if shard in self._running:
-                # Its store may lock files, which the next one needs.
-                self._waiting.add(shard)
-            else:
-                self._starting[shard] = None
+            self._starting[shard] = None
             self._changed.set()
         elif replica is not None and item is not None:
             replica.update(item)
@@ -188,8 +181,10 @@ class LocalShards(Scope):
             while not self.has_stopped:
                 changed = self._changed.next()
                 await self._cancel()
-                while self._starting and not self._ending:
-                    shard = next(iter(self._starting))
+                # A store may lock files, which the shard's next one needs.
+                for shard in [each for each in self._starting if each not in self._running]:
+                    if self._ending or shard not in self._starting:
+                        break  # It has changed: once more.
                     try:
                         self._start(tasks, shard)
                     except Exception as error:  # noqa: BLE001 - It ends the member.
@@ -246,8 +241,6 @@ class LocalShards(Scope):
         except Exception as error:  # noqa: BLE001 - It ends the member.
             self._fail(replica.id, error)
         finally:
-            if (metrics := self._service.metrics) is not None:
-                metrics.forget(replica.fqn)
             self._give_way(replica)
 
     def _leave_behind(self, replica: Replica) -> None:
@@ -261,10 +254,9 @@ class LocalShards(Scope):
         if self._running.get(replica.id) is not replica:
             return
         del self._running[replica.id]
-        if replica.id in self._waiting:
-            self._waiting.remove(replica.id)
-            self._starting[replica.id] = None
-            self._changed.set()
+        if (metrics := self._service.metrics) is not None:
+            metrics.forget(replica.fqn)
+        self._changed.set()
 
     def _fail(self, shard: str, error: Exception) -> None:
         _logger.error("local shard %s can't be run", shard, exc_info=error)
