@@ -61,14 +61,12 @@ if TYPE_CHECKING:
     )
     from gazette_aio.consumer.shards.restarts import RestartPolicy as RestartPolicy
     from gazette_aio.consumer.stores import (
-        CompareAndSetStore as CompareAndSetStore,
         JSONFileStore as JSONFileStore,
         MemoryDatabase as MemoryDatabase,
         MemoryStore as MemoryStore,
         RocksDBStore as RocksDBStore,
         SQLiteStore as SQLiteStore,
         SQLStore as SQLStore,
-        StoredRecord as StoredRecord,
     )
 
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.

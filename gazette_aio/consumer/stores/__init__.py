@@ -6,7 +6,7 @@ only for `SQLStore`, apsw for `SQLiteStore`, and rocksdict for `RocksDBStore`.
 A store commits in the background while the next transaction runs, so that `start_commit()` fixes
 what a commit has before it awaits anything. `testing.check_store()` holds all stores to the same
 promises. A fence belongs to whoever restored last: the register of a recovery log, a counter in
-SQL, a version to compare, or a file under `flock`.
+SQL, or a file under `flock`.
 
 * `JSONFileStore` refuses states that JSON doesn't restore. A walk checks plain dicts, which takes
   less time than decoding. Typed states are decoded and compared, as a member may have a value that
@@ -30,10 +30,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gazette_aio._lazy import at_first_use
-from gazette_aio.consumer.stores.compare_and_set import (
-    CompareAndSetStore as CompareAndSetStore,
-    StoredRecord as StoredRecord,
-)
 from gazette_aio.consumer.stores.json_file import JSONFileStore as JSONFileStore
 from gazette_aio.consumer.stores.memory import (
     MemoryDatabase as MemoryDatabase,

@@ -14,12 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
 from gazette_aio.consumer.application import Shard, Store
 from gazette_aio.consumer.stores import (
-    CompareAndSetStore,
     JSONFileStore,
     MemoryDatabase,
     MemoryStore,
     SQLStore,
-    StoredRecord,
 )
 from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.protocol.consumer import Checkpoint
@@ -65,45 +63,6 @@ async def test_sql_store(db: AsyncEngine, pipeline: bool) -> None:
         write=lambda store, value: databases.write(store, shards[store], value),
         read=lambda store: databases.read(store, shards[store]),
     )
-
-
-class Cloud:
-    """A system that replaces one record at a time, by its version."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, StoredRecord[int]] = {}
-        self.states: dict[str, State] = {}
-
-
-class CloudStore(CompareAndSetStore[State, int]):
-    def __init__(self, cloud: Cloud, shard: Shard) -> None:
-        super().__init__()
-        self.cloud = cloud
-        self.shard = shard
-        self.state = dict(cloud.states.get(shard.id, {}))
-
-    def take_changes(self) -> State:
-        return dict(self.state)
-
-    async def write_changes(self, changes: State) -> None:
-        self.cloud.states[self.shard.id] = changes
-
-    async def load_record(self, key: str) -> StoredRecord[int] | None:
-        return self.cloud.records.get(key)
-
-    async def replace_record(self, key: str, content: bytes, expected: int | None) -> int | None:
-        record = self.cloud.records.get(key)
-        if (record.version if record is not None else None) != expected:
-            return None
-        version = (expected or 0) + 1
-        self.cloud.records[key] = StoredRecord(content, version)
-        return version
-
-
-async def test_compare_and_set_store() -> None:
-    cloud = Cloud()
-    make = lambda shard: CloudStore(cloud, shard)  # noqa: E731
-    await check_store(make, write=write, read=read, exactly_once=False)
 
 
 class TaskStore:
