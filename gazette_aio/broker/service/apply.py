@@ -16,7 +16,7 @@ from gazette_aio.broker.service.claim_rules import (
     added_stores,
     refusal_of_change,
 )
-from gazette_aio.broker.service.common import is_long
+from gazette_aio.broker.service.common import process
 from gazette_aio.protocol.errors import within
 from gazette_aio.serving.rpc_error import RpcError
 
@@ -45,10 +45,7 @@ async def serve_apply(
     """
     turns = Turns()
     for index, change in enumerate(request.changes):
-        if is_long(change):
-            await core.bulk.run(_validate, index, change)
-        else:
-            _validate(index, change)
+        await process(core, functools.partial(_validate, index), change)
         await turns.rest()
     admit = None
     if (visible := visibility(claims.selector)) is not None:
