@@ -265,7 +265,7 @@ class FSM:
 
     def snapshot(self) -> LiveNodes:
         """Return the live files and properties as they are now, which takes little time."""
-        nodes = [node.snapshot(fnode) for fnode, node in self.live_nodes.items()]
+        nodes = {fnode: node.copy() for fnode, node in self.live_nodes.items()}
         return LiveNodes(nodes, dict(self.properties))
 
     def build_hints(self, log: str) -> FSMHints:
@@ -274,7 +274,7 @@ class FSM:
         Args:
             log: The log that the hints are for.
         """
-        return self.snapshot().build_hints(log)
+        return LiveNodes(self.live_nodes, self.properties).build_hints(log)
 
     def __repr__(self) -> str:
         segments, fnodes = self.remaining_hints

@@ -35,13 +35,19 @@ class LiveNode:
 
         Playback skips gaps of more than `SPLIT_GAP_BYTES`.
         """
-        return self.snapshot(0).segments
+        newest = self._newest
+        if newest is None:
+            return self._earlier
+        closed = Segment(*newest[:4], self._last_seq_no, self._last_offset, newest.log)
+        return [*self._earlier, closed]
 
-    def snapshot(self, fnode: int) -> NodeSnapshot:
-        """Return the file as it is now, of which `fnode` is the number."""
-        return NodeSnapshot(
-            fnode, self._earlier, self._newest, self._last_seq_no, self._last_offset
-        )
+    def copy(self) -> LiveNode:
+        """Return the file as it is now."""
+        node = LiveNode.__new__(LiveNode)
+        node.links = set(self.links)
+        node._earlier, node._newest = self._earlier, self._newest
+        node._last_seq_no, node._last_offset = self._last_seq_no, self._last_offset
+        return node
 
     def extend(  # noqa: PLR0917 - Hot: keywords take time.
         self,
@@ -68,34 +74,11 @@ class LiveNode:
         self._last_offset = last_offset
 
 
-class NodeSnapshot(NamedTuple):
-    """A live file at some moment."""
-
-    fnode: int
-    earlier: list[Segment]
-    """Segments before the newest one."""
-    newest: Segment | None
-    """The newest segment, as of its first operation."""
-    last_seq_no: int
-    """Sequence number of the last operation."""
-    last_offset: int
-    """Offset at which the last operation ends."""
-
-    @property
-    def segments(self) -> list[Segment]:
-        """Runs of operations, as of `LiveNode.segments`."""
-        newest = self.newest
-        if newest is None:
-            return self.earlier
-        closed = Segment(*newest[:4], self.last_seq_no, self.last_offset, newest.log)
-        return [*self.earlier, closed]
-
-
 class LiveNodes(NamedTuple):
-    """Live files and properties of a history at some moment."""
+    """Live files and properties of a history, by which playback finds them."""
 
-    nodes: list[NodeSnapshot]
-    """The files, by ascending fnode."""
+    nodes: dict[int, LiveNode]
+    """The files by fnode, ascending."""
     properties: dict[str, str]
     """Contents of small files that are kept in hints, by path."""
 
@@ -106,7 +89,7 @@ class LiveNodes(NamedTuple):
             log: The log that the hints are for.
         """
         hints = FSMHints(log=log)
-        segments = {node.fnode: node.segments for node in self.nodes}
+        segments = {fnode: node.segments for fnode, node in self.nodes.items()}
         for fnode, of_file in without_late_gaps(segments).items():
             node = hints.live_nodes.add(fnode=fnode)
             node.segments.extend(segment.to_proto(log) for segment in of_file)
