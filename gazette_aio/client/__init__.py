@@ -59,19 +59,17 @@ from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.source import FragmentSource, open_fragment, open_fragment_url
 from gazette_aio.client.journal_rpcs import JournalRPCs
 from gazette_aio.client.listing.calls import (
-    ListStream,
     apply_journals,
     get_journal,
     iter_journals,
     list_all_journals,
-    read_list_response,
 )
 from gazette_aio.client.listing.changes import JournalChange, ListChanges
-from gazette_aio.client.listing.fold import ListFold
 from gazette_aio.client.listing.fragment_calls import (
     iter_fragments,
     list_all_fragments,
 )
+from gazette_aio.client.listing.snapshots import ListStream, list_snapshots
 from gazette_aio.client.listing.watched_list import PolledList, WatchedList
 from gazette_aio.client.metrics import Metrics
 from gazette_aio.client.options import TLSOptions
@@ -115,7 +113,6 @@ __all__ = [
     "JournalClient",
     "JournalRPCs",
     "ListChanges",
-    "ListFold",
     "ListStream",
     "MemberStatus",
     "Members",
@@ -147,8 +144,8 @@ __all__ = [
     "iter_journals",
     "list_all_fragments",
     "list_all_journals",
+    "list_snapshots",
     "members_of",
     "open_fragment",
     "open_fragment_url",
-    "read_list_response",
 ]

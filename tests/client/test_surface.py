@@ -14,14 +14,13 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import (
     DispatchRouter,
-    ListFold,
     Members,
     Reader,
     RouteCache,
     connect,
+    list_snapshots,
     members_of,
     open_fragment,
-    read_list_response,
 )
 from gazette_aio.testing import journal_spec
 
@@ -180,9 +179,8 @@ async def test_listings_of_streams_of_your_own() -> None:
     further.ClearField("header")
     stream = Responses(response("a/journal", "b/journal"), further)
 
-    listing = await read_list_response(stream, ListFold(pb.ListRequest()))
+    (listing,) = [each async for each in list_snapshots(stream, pb.ListRequest())]
 
-    assert listing is not None
     assert [each.spec.name for each in listing.journals] == ["a/journal", "b/journal", "c/journal"]
 
 
@@ -191,4 +189,4 @@ async def test_pages_of_early_brokers_are_refused() -> None:
         response("a/journal").SerializeToString() + b"\x22\x05token"  # Field 4 of an early version.
     )
     with pytest.raises(pb.ValidationError, match="lists journals in pages"):
-        await read_list_response(Responses(paged), ListFold(pb.ListRequest()))
+        await anext(list_snapshots(Responses(paged), pb.ListRequest()))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.batches import apply_in_batches
-from gazette_aio.client.listing.fold import ListFold
 from gazette_aio.client.listing.prefixes import (
     has_prefixes,
     journal_filter,
@@ -18,6 +17,7 @@ from gazette_aio.client.listing.prefixes import (
     unmatched,
     without_prefixes,
 )
+from gazette_aio.client.listing.snapshots import list_messages, list_snapshots
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.journal import encodable, strip_meta
@@ -55,44 +55,6 @@ def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListReq
         raise pb.ValidationError("expected ListRequest.Watch to be false")
     pb.validate(request)
     return request
-
-
-class ListStream(Protocol):
-    """Responses of a List RPC."""
-
-    async def receive(self) -> pb.ListResponse | None:
-        """Return the next response, or None at the end of the RPC. Cancellation: safe."""
-        ...
-
-
-async def read_list_response(stream: ListStream, fold: ListFold) -> pb.ListResponse | None:
-    """Return the next snapshot of a List stream, or None if a watch ended after the last one.
-
-    Args:
-        stream: Responses of the RPC.
-        fold: Fold of the responses, for the request of the RPC.
-
-    Raises:
-        BrokerStatusError: The broker refused the listing.
-        UnexpectedEOFError: The stream ended within a snapshot.
-        ValidationError: A message is invalid.
-        TransportError: The RPC failed.
-
-    Cancellation: safe — the received part of the snapshot is kept in `fold`.
-    """
-    while True:
-        await _fold_received(fold)
-        if (snapshot := fold.take()) is not None:
-            return snapshot
-        if (response := await stream.receive()) is None:
-            return fold.end()
-        fold.feed(response)
-
-
-async def _fold_received(fold: ListFold) -> None:
-    # Receiving responses that are already queued doesn't suspend, however many there are.
-    while fold.step():  # noqa: ASYNC110 - There's nothing to wait for.
-        await asyncio.sleep(0)
 
 
 async def list_all_journals(
@@ -178,11 +140,11 @@ async def list_selected_here(client: HasContext, request: pb.ListRequest) -> pb.
 async def _list_once(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
     stream = await client.context.rpc.list(request)
     try:
-        listing = await read_list_response(stream, ListFold(request, strict=client.context.strict))
+        snapshots = list_snapshots(stream, request, strict=client.context.strict)
+        async with aclosing(snapshots):
+            return await anext(snapshots)
     finally:
         await stream.aclose()
-    assert listing is not None
-    return listing
 
 
 async def _ignores_prefixes(
@@ -250,31 +212,28 @@ async def _begin_parts(
 
 
 async def _parts(client: HasContext, request: pb.ListRequest) -> AsyncGenerator[_Part]:
-    stream = await client.context.rpc.list(request)
-    fold = ListFold(request, strict=client.context.strict)
+    context = client.context
+    stream = await context.rpc.list(request)
     is_checked = False
     try:
-        while (response := await stream.receive()) is not None:
-            fold.feed(response)
-            await _fold_received(fold)
-            if not is_checked and await _ignores_prefixes(
-                client, request.selector, response.journals
-            ):
-                break
-            is_checked = True
-            if (part := fold.drain()) is not None:
-                await update_routes(client, part.journals)
-                yield part.journals
-        else:
-            fold.end()
-            return
+        async with aclosing(list_messages(stream, request, strict=context.strict)) as messages:
+            async for message in messages:
+                journals = () if message is None else message.journals
+                if not is_checked and await _ignores_prefixes(client, request.selector, journals):
+                    break
+                is_checked = True
+                if journals:
+                    await update_routes(client, journals)
+                    yield journals
+            else:
+                return
     finally:
         await stream.aclose()
     wider = pb.ListRequest(selector=without_prefixes(request.selector))
     matches = journal_filter(request.selector)
     async with aclosing(_parts(client, wider)) as parts:
-        async for journals in parts:
-            yield filter(matches, journals)
+        async for part in parts:
+            yield filter(matches, part)
 
 
 async def update_routes(client: HasContext, journals: Iterable[pb.ListResponse.Journal]) -> None:

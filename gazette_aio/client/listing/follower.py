@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING, ClassVar
 
 import gazette_aio.protocol as pb
@@ -15,12 +16,12 @@ from gazette_aio.client.listing.calls import (
     list_once,
     list_retried,
     list_selected_here,
-    read_list_response,
     update_routes,
 )
 from gazette_aio.client.listing.changes import lists_the_same
-from gazette_aio.client.listing.fold import ListFold, WatchPlan
 from gazette_aio.client.listing.prefixes import has_prefixes
+from gazette_aio.client.listing.snapshots import UnmarkedListingError, list_snapshots
+from gazette_aio.client.listing.watch_plan import WatchPlan
 from gazette_aio.client.retry import LONGEST_DELAY, Operation
 
 if TYPE_CHECKING:
@@ -174,25 +175,24 @@ class WatchFollower(PollFollower):
     async def _watch(self, request: pb.ListRequest) -> pb.ListResponse | None:
         """Follow one stream to its end, and return the listing of a broker without watches."""
         plan, feed = self._plan, self._feed
-        fold = ListFold(request, strict=self._options.client.context.strict)
-        stream = await self._options.client.context.rpc.list(request)
+        context = self._options.client.context
+        stream = await context.rpc.list(request)
         began = time.monotonic()
         # The first snapshot shows that the broker has watches. A resumed watch may have no news.
-        is_resumed = stands = request.HasField("watch_resume")
+        stands = request.HasField("watch_resume")
+        snapshots = list_snapshots(stream, request, strict=context.strict)
         try:
-            if is_resumed:
+            if stands:
                 feed.state = "watching"
-            while (snapshot := await read_list_response(stream, fold)) is not None:
-                feed.state = "watching"
-                stands = True
-                plan.received(snapshot.header)
-                if await self._received(snapshot):
-                    self._progress()
-        except pb.UnexpectedEOFError:
-            unmarked = fold.unmarked()
-            if unmarked is None or is_resumed:
-                raise
-            return unmarked
+            async with aclosing(snapshots):
+                async for snapshot in snapshots:
+                    feed.state = "watching"
+                    stands = True
+                    plan.received(snapshot.header)
+                    if await self._received(snapshot):
+                        self._progress()
+        except UnmarkedListingError as error:
+            return error.listing
         finally:
             # Streams that end at once repeatedly are throttled, whatever they deliver.
             if stands and time.monotonic() - began >= LONGEST_DELAY:

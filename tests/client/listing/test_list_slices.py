@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import JournalChange, ListChanges, ListFold, read_list_response
+from gazette_aio.client import JournalChange, ListChanges, list_snapshots
 from gazette_aio.client.listing.changes import Slices, changes_between, lists_the_same
 from tests.client.support import listing
 
@@ -65,23 +65,11 @@ async def test_others_have_their_turn_while_much_is_listed(
     async with asyncio.TaskGroup() as group:
         task = group.create_task(others())
         stream: Any = FakeStream([*messages(2000, size), pb.ListResponse()])
-        snapshot = await read_list_response(stream, ListFold(pb.ListRequest(watch=True)))
+        snapshot = await anext(list_snapshots(stream, pb.ListRequest(watch=True)))
         task.cancel()
     assert len(names(snapshot)) == 2000
     assert names(snapshot) == sorted(names(snapshot))
     assert most <= 64
-
-
-async def test_a_cancelled_listing_goes_on_where_it_was() -> None:
-    stream: Any = FakeStream([*messages(100, 40), pb.ListResponse()])
-    fold = ListFold(pb.ListRequest(watch=True))
-    for _ in range(3):
-        task = asyncio.ensure_future(read_list_response(stream, fold))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait((task,))
-        assert task.cancelled()
-    assert len(names(await read_list_response(stream, fold))) == 100
 
 
 # What differs.

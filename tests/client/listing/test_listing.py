@@ -13,7 +13,6 @@ import gazette_aio.protocol as pb
 from gazette_aio.client import (
     Failure,
     JournalClient,
-    ListFold,
     Operation,
     RetryPolicy,
     apply_journals,
@@ -23,7 +22,9 @@ from gazette_aio.client import (
     iter_journals,
     list_all_fragments,
     list_all_journals,
+    list_snapshots,
 )
+from gazette_aio.client.listing.snapshots import UnmarkedListingError
 from gazette_aio.client.retry import TRANSIENT_CODES
 from gazette_aio.testing.stub_broker import Age, StubBroker, StubError
 from tests.client.support import JOURNAL, fragment, header, listing, spec
@@ -230,100 +231,87 @@ async def test_iterating_is_not_retried_later_on(
 # Folding.
 
 
-def test_snapshots_of_a_watch() -> None:
-    fold = ListFold(pb.ListRequest(watch=True))
-    assert fold.end() is None
-    assert fold.receive(listing("a/one", revision=10)) is None
-    assert fold.receive(pb.ListResponse(journals=listing("a/two").journals)) is None
-    snapshot = fold.receive(pb.ListResponse())
-    assert snapshot is not None
-    assert names(snapshot) == ["a/one", "a/two"]
-    assert fold.end() is None
-    # An empty snapshot takes two messages.
-    assert fold.receive(listing(revision=11)) is None
-    with pytest.raises(pb.UnexpectedEOFError):
-        fold.end()
-    empty = fold.receive(pb.ListResponse(header=pb.Header()))
-    assert empty is not None
+class Messages:
+    """A List stream of given messages."""
+
+    def __init__(self, *messages: pb.ListResponse) -> None:
+        self.messages = list(messages)
+
+    async def receive(self) -> pb.ListResponse | None:
+        return self.messages.pop(0) if self.messages else None
+
+
+def further(name: str) -> pb.ListResponse:
+    return pb.ListResponse(journals=listing(name).journals)
+
+
+async def test_snapshots_of_a_watch() -> None:
+    stream = Messages(
+        listing("a/one", revision=10),
+        further("a/two"),
+        pb.ListResponse(),
+        # An empty snapshot takes two messages.
+        listing(revision=11),
+        pb.ListResponse(header=pb.Header()),
+    )
+    watch = pb.ListRequest(watch=True)
+    first, empty = [snapshot async for snapshot in list_snapshots(stream, watch)]
+    assert names(first) == ["a/one", "a/two"]
     assert names(empty) == []
     assert empty.header.etcd.revision == 11
 
+    cut = list_snapshots(Messages(listing("a"), pb.ListResponse(), listing(revision=57)), watch)
+    assert names(await anext(cut)) == ["a"]
+    with pytest.raises(pb.UnexpectedEOFError):
+        await anext(cut)
 
-def test_a_resumed_watch_goes_on() -> None:
+
+async def test_a_resumed_watch_goes_on() -> None:
     request = pb.ListRequest(watch=True, watch_resume=header(20))
     for revision in (19, 20):
         with pytest.raises(pb.ValidationError) as raised:
-            ListFold(request).receive(listing(revision=revision))
+            await anext(list_snapshots(Messages(listing(revision=revision)), request))
         assert str(raised.value) == (
             f"server sent unexpected ListResponse revision ({revision}; expected > 20)"
         )
-    fold = ListFold(request)
-    fold.receive(listing(revision=21))
-    assert fold.receive(pb.ListResponse()) is not None
+    stream = Messages(listing(revision=21), pb.ListResponse())
+    assert names(await anext(list_snapshots(stream, request))) == []
 
 
-def test_a_unary_listing_has_no_markers() -> None:
-    fold = ListFold(pb.ListRequest())
+async def test_a_unary_listing_has_no_markers() -> None:
     with pytest.raises(pb.UnexpectedEOFError):
-        fold.end()
-    fold.receive(listing("a/one"))
+        await anext(list_snapshots(Messages(), pb.ListRequest()))
     with pytest.raises(pb.ValidationError) as raised:
-        fold.receive(pb.ListResponse())
+        await anext(list_snapshots(Messages(listing("a"), pb.ListResponse()), pb.ListRequest()))
     assert str(raised.value) == "unexpected empty ListResponse.Journals in unary listing"
 
 
-def test_only_the_first_message_may_be_all_there_is() -> None:
+async def test_only_the_first_message_may_be_all_there_is() -> None:
     watch = pb.ListRequest(watch=True)
-    fold = ListFold(watch)
-    assert fold.unmarked() is None
-    fold.receive(listing("a/one"))
-    unmarked = fold.unmarked()
-    assert unmarked is not None
-    assert names(unmarked) == ["a/one"]
-    with pytest.raises(pb.UnexpectedEOFError):
-        fold.end()
-    fold.receive(pb.ListResponse(journals=listing("a/two").journals))
-    assert fold.unmarked() is None
-
-    fold = ListFold(watch)
-    fold.receive(listing("a/one"))
-    fold.receive(pb.ListResponse())
-    assert fold.unmarked() is None
+    with pytest.raises(UnmarkedListingError) as raised:
+        await anext(list_snapshots(Messages(listing("a/one")), watch))
+    assert names(raised.value.listing) == ["a/one"]
+    for messages in (
+        [listing("a/one"), further("a/two")],
+        [listing("a/one"), pb.ListResponse(), listing("a/one", revision=57)],
+    ):
+        with pytest.raises(pb.UnexpectedEOFError) as cut:
+            async for _ in list_snapshots(Messages(*messages), watch):
+                pass
+        assert not isinstance(cut.value, UnmarkedListingError)
 
 
-def test_parts_of_a_listing() -> None:
-    fold = ListFold(pb.ListRequest())
-    assert fold.drain() is None
-    fold.feed(listing(*(f"a/journal/{n}" for n in range(40))))
-    fold.step()
-    # Not before all of them were checked.
-    assert fold.drain() is None
-    fold.step()
-    part = fold.drain()
-    assert part is not None
-    assert len(part.journals) == 40
-    assert fold.drain() is None
-    fold.receive(pb.ListResponse(journals=listing("a/two").journals))
-    part = fold.drain()
-    assert part is not None
-    assert names(part) == ["a/two"]
-    assert part.header == header()
-    with pytest.raises(pb.ValidationError, match="unexpected empty"):
-        fold.receive(pb.ListResponse())
-
-
-def test_invalid_journals_are_told_by_their_place() -> None:
+async def test_invalid_journals_are_told_by_their_place() -> None:
     message = listing(*(f"a/journal/{n:03}" for n in range(100)))
     message.journals[70].mod_revision = 0
     with pytest.raises(pb.ValidationError, match=r"^Journals\[70\]: invalid ModRevision"):
-        ListFold(pb.ListRequest()).receive(message)
+        await anext(list_snapshots(Messages(message), pb.ListRequest()))
 
 
-def test_further_messages_may_refuse() -> None:
-    fold = ListFold(pb.ListRequest())
-    fold.receive(listing("a/one"))
+async def test_further_messages_may_refuse() -> None:
+    stream = Messages(listing("a/one"), pb.ListResponse(status=pb.Status.WRONG_ROUTE))
     with pytest.raises(pb.WrongRouteError):
-        fold.receive(pb.ListResponse(status=pb.Status.WRONG_ROUTE))
+        await anext(list_snapshots(stream, pb.ListRequest()))
 
 
 # Applying.

@@ -16,7 +16,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import Failure, JournalClient, PolledList, RetryPolicy, WatchedList, connect
 from gazette_aio.client.listing import follower as list_follower
-from gazette_aio.client.listing.fold import MAX_DOUBTS, WatchPlan
+from gazette_aio.client.listing.watch_plan import MAX_DOUBTS, WatchPlan
 from gazette_aio.message import random_mapping
 from gazette_aio.protocol.selector import compile_selector
 from gazette_aio.testing.ports import free_port
