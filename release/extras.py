@@ -30,7 +30,7 @@ PACKAGES = frozenset(
             "polars",
         ),
         *("prometheus_client", "psycopg", "pyarrow", "pydantic", "pyspark", "pytest"),
-        *("pytest_asyncio", "rocksdict", "scipy", "sqlalchemy", "starlette", "uvloop"),
+        *("pytest_asyncio", "rocksdict", "sqlalchemy", "starlette", "uvloop"),
     }
 )
 
@@ -65,9 +65,10 @@ def read_columns() -> None:
 
 def allocate() -> None:
     """Solve an allocation, and import what recovery logs need."""
-    from gazette_aio.consumer.allocator.solver import Problem, solve_packed
+    from gazette_aio.consumer.allocator.model import Allocation
+    from gazette_aio.consumer.allocator.solver import solve
 
-    solve_packed(Problem([], [], [], [], []))
+    solve(Allocation.of([], []))
     modules("consumer.recoverylog", "consumer.service.service", "consumer.stores.sqlite.store")()
 
 

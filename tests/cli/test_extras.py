@@ -15,7 +15,7 @@ from gazette_aio.protocol import StoreError
 
 EXTRAS = (
     "aiosqlite", "apsw", "google_crc32c", "grpc_health", "grpc_reflection", "numpy", "obstore",
-    "opentelemetry", "prometheus_client", "psycopg", "pyarrow", "pydantic", "pyspark", "pytest", "rocksdict", "scipy", "sqlalchemy",
+    "opentelemetry", "prometheus_client", "psycopg", "pyarrow", "pydantic", "pyspark", "pytest", "rocksdict", "sqlalchemy",
     "starlette", "uvloop",
 )  # fmt: skip
 

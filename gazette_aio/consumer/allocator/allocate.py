@@ -8,14 +8,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import anyio
-from anyio import BrokenWorkerProcess
-from anyio.to_process import run_sync as run_in_process
 
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.retry import backoff
 from gazette_aio.consumer.allocator.batches import pack
 from gazette_aio.consumer.allocator.convergence import Convergence
 from gazette_aio.consumer.allocator.model import change_summary
-from gazette_aio.consumer.allocator.solver import Problem, desired, solve_packed
+from gazette_aio.consumer.allocator.solver import solve
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
 from gazette_aio.consumer.keyspace.operations import Compare
 from gazette_aio.protocol.errors import GazetteError
@@ -35,16 +34,8 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-THREAD_PAIRS = 20_000
-"""Pairs of an item and a member up to which a thread solves, in a few milliseconds.
-
-The solution of a larger problem would hold the interpreter's lock for longer than an event loop
-should wait, and runs in a process.
-"""
 _LOOP_ITEMS = 500
 """Items up to which steps are decided by the event loop itself, rather than by a thread."""
-FIRST_RETRY_SECONDS = 0.1
-_LAST_RETRY_SECONDS = 5.0
 
 
 class MemberLostError(GazetteError):
@@ -98,17 +89,15 @@ class Allocator:
         self._on_solution = on_solution
         self._desired: list[Desired] = []
         self._network: int | None = None
-        self._retry_seconds = 0.0
+        self._failures = 0  # Of rounds, since the last success.
 
     async def run(self) -> None:
         """Allocate until this member is exiting and holds nothing any longer.
 
-        Errors of the store and of worker processes are logged, and the round is repeated after
-        0.1 s, doubling up to 5 s.
+        Errors of the store are logged, and the round is repeated after a while, up to 5 s.
 
         Raises:
             MemberLostError: The key of this member is gone.
-            ConfigurationError: This member leads, and scipy isn't installed.
 
         Cancellation: safe — a transaction under way may take effect.
         """
@@ -124,10 +113,7 @@ class Allocator:
             await self._wait(revision)
 
     async def _wait(self, revision: int) -> None:
-        if not self._retry_seconds:
-            await self._key_space.wait_for_revision(revision)
-            return
-        with anyio.move_on_after(self._retry_seconds):
+        with anyio.move_on_after(backoff(self._failures - 1) if self._failures else None):
             await self._key_space.wait_for_revision(revision)
 
     async def _lead(self, member: Member) -> int:
@@ -143,15 +129,11 @@ class Allocator:
                 if not result.succeeded:
                     raise KeyValueStoreError("transaction checks did not succeed")
                 applied = result.header.revision
-        except (KeyValueStoreError, BrokenWorkerProcess, OSError) as error:
-            # A process that solves can be killed, or fail to start, where memory is short.
-            reason = str(error) or "the worker process ended"
-            _logger.warning("converge iteration failed (will retry): %s", reason)
-            self._retry_seconds = min(
-                max(self._retry_seconds * 2, FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS
-            )
+        except KeyValueStoreError as error:
+            _logger.warning("converge iteration failed (will retry): %s", error)
+            self._failures += 1
         else:
-            self._retry_seconds = 0.0
+            self._failures = 0
             if self._on_round is not None:
                 self._on_round(round_)
         return applied
@@ -169,12 +151,7 @@ class Allocator:
 
     async def _solution(self, allocation: Allocation) -> list[Desired]:
         began = perf_counter()
-        problem = await _off_loop(allocation, Problem.of, allocation)
-        if len(problem.items) * len(problem.members) <= THREAD_PAIRS:
-            packed = await in_thread(solve_packed, problem)
-        else:
-            packed = await run_in_process(solve_packed, problem, cancellable=True)
-        replicas = await _off_loop(allocation, desired, problem, packed)
+        replicas = await in_thread(solve, allocation)
         if self._on_solution is not None:
             self._on_solution(perf_counter() - began)
         if len(replicas) < allocation.item_slots:

@@ -5,164 +5,228 @@ capacities and only augments the flow of earlier stages, so that earlier stages 
 replicas stay where they are, then spread evenly over zones and members, then go wherever there is
 room. Augmenting paths may move replicas, but never lose one.
 
-This module imports scipy, and with it numpy. Its maximum flow is Dinic's algorithm (E. A. Dinitz,
-1970), whose shortest paths prefer placing a replica directly over moving others.
+The algorithm is Dinic's (E. A. Dinitz, 1970), whose shortest paths prefer placing a replica to
+moving others. The arcs from items to all members aren't stored, so that time and memory grow
+with items and replicas rather than with pairs of an item and a member. It's plain Python on
+purpose: a thread that solves lets the event loop run.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    Integers: TypeAlias = NDArray[np.int64]
-
-MAX_ARCS = 1_250_000
-"""Pairs of an item and a member in one network. Larger groups are solved in parts, item by item."""
 
 
 def place(
     replication: Sequence[int],
     limits: Sequence[int],
     zones: Sequence[str],
-    current: Sequence[tuple[int, int]],
-) -> Iterator[tuple[int, int]]:
-    """Yield the replicas to have, as indices of an item and of a member, in order.
+    current: Sequence[Sequence[int]],
+) -> list[list[int]]:
+    """Return the members that should hold each item, in order.
 
     Args:
         replication: Replicas of each item.
         limits: Slots of each member.
         zones: Zone of each member.
-        current: Replicas that are there, as indices of an item and of a member.
+        current: Members that hold each item.
     """
-    items, members = len(replication), len(limits)
-    if not items or not members:
-        return
-    wanted = np.minimum(np.array(replication, np.int64), members)
-    remaining = np.array(limits, np.int64)
-    held_now = np.array(current, np.int64).reshape(-1, 2)
-    zone_index = {zone: index for index, zone in enumerate(sorted(set(zones)))}
-    zone_of = np.array([zone_index[zone] for zone in zones], np.int64)
-
+    room = sum(limits)
     # Items are served in their order, as far as there are slots.
-    before = np.cumsum(wanted) - wanted
-    wanted = np.clip(remaining.sum() - before, 0, wanted)
-    step = max(1, MAX_ARCS // members)
-    for begin in range(0, items, step):
-        end = min(begin + step, items)
-        chosen = (begin <= held_now[:, 0]) & (held_now[:, 0] < end)
-        # A part may use its share of what's left, rounded up; the last part all of it.
-        slots, all_slots = int(wanted[begin:end].sum()), int(wanted[begin:].sum())
-        share = remaining if end == items else -(-remaining * slots // max(all_slots, 1))
-        part = held_now[chosen] - np.array([begin, 0])
-        held = _solve_part(wanted[begin:end], share, zone_of, len(zone_index), part)
-        remaining = remaining - held.sum(axis=0)
-        for item, member in zip(*(axis.tolist() for axis in np.nonzero(held)), strict=True):
-            yield begin + item, member
+    wanted: list[int] = []
+    slots = 0
+    for replicas in replication:
+        wanted.append(min(replicas, len(limits), room - slots))
+        slots += wanted[-1]
+    fair = [min(limit, -(-limit * slots // max(room, 1))) for limit in limits]
+    floor = [limit * slots // max(room, 1) for limit in limits]
 
-
-def _solve_part(
-    wanted: Integers, limits: Integers, zone_of: Integers, zones: int, current: Integers
-) -> NDArray[np.bool_]:
-    """Return, for each item and member, whether the member should hold a replica."""
-    items, members = len(wanted), len(limits)
-    is_current = np.zeros((items, members), bool)
-    is_current[current[:, 0], current[:, 1]] = True
-    in_zone = np.zeros((items, zones), np.int64)
-    np.add.at(in_zone, (current[:, 0], zone_of[current[:, 1]]), 1)
-
-    replicas = wanted[:, None]
-    # With a second zone, an item of several replicas isn't all in one.
-    spread = np.maximum(replicas - 1, 1) if zones > 1 else replicas
-    kept = np.minimum(in_zone, np.minimum(spread, replicas))
-    even = np.minimum(np.maximum(kept, -(-replicas // zones)), replicas)
-    spread, whole = (
-        np.broadcast_to(np.minimum(each, replicas), kept.shape) for each in (spread, replicas)
-    )
-
-    slots, room = int(wanted.sum()), max(int(limits.sum()), 1)
-    fair = np.minimum(limits, -(-limits * slots // room))
-    floor = np.minimum(fair, limits * slots // room)
-    anywhere = np.ones_like(is_current)
-    # Each line is a stage: pairs of item and member, replicas in a zone, replicas of a member.
-    stages = (
-        (is_current, kept, floor),
-        (is_current, kept, fair),
-        (anywhere, even, floor),
-        (anywhere, even, fair),
-        (anywhere, spread, fair),
-        (anywhere, spread, limits),
-        (anywhere, whole, limits),
-    )
-    flow = _Flow(wanted, zone_of, zones)
-    for arcs, zone_slots, member_slots in stages:
-        if flow.value == slots:
-            break
-        # A member has no use for more slots than there are items, and scipy takes 32 bits.
-        usable = np.minimum(member_slots, items)
-        flow.augment(
-            np.concatenate([wanted, zone_slots.ravel(), arcs.ravel().astype(np.int64), usable])
-        )
-    return flow.pairs()
+    numbers = {zone: number for number, zone in enumerate(sorted(set(zones)))}
+    flow = _Flow(wanted, [numbers[zone] for zone in zones], len(numbers))
+    kept, even, spread, anywhere = ([] for _ in range(4))
+    for replicas, held in zip(wanted, current, strict=True):
+        in_zone = [0] * len(numbers)
+        for member in held:
+            in_zone[numbers[zones[member]]] += 1
+        # With a second zone, an item of several replicas isn't all in one.
+        most = min(max(replicas - 1, 1), replicas) if len(numbers) > 1 else replicas
+        kept.append([min(count, most) for count in in_zone])
+        share = -(-replicas // max(len(numbers), 1))
+        even.append([min(max(count, share), replicas) for count in kept[-1]])
+        spread.append([most] * len(numbers))
+        anywhere.append([replicas] * len(numbers))
+    # Each line is a stage: members of an item, its replicas in a zone, replicas of a member.
+    for members, zone_slots, member_slots in (
+        (current, kept, floor),
+        (current, kept, fair),
+        (None, even, floor),
+        (None, even, fair),
+        (None, spread, fair),
+        (None, spread, limits),
+        (None, anywhere, limits),
+    ):
+        flow.augment(members, zone_slots, member_slots)
+    return [sorted(members) for members in flow.held]
 
 
 class _Flow:
     """A flow from a source over items, items' zones and members to a sink.
 
-    Its arcs are, in this order: source to items, items to their zones, those to members, members to
-    the sink. The residual graph has the same arcs and their reverses, in all stages.
+    Nodes are numbers: first members, then items, then the zones of each item.
+
+    Attributes:
+        held: Members of each item, to which there is flow.
     """
 
-    def __init__(self, wanted: Integers, zone_of: Integers, zones: int) -> None:
-        self._items, self._members = items, members = len(wanted), len(zone_of)
-        source, sink = 0, 1
-        item_nodes = 2 + np.arange(items)
-        zone_nodes = 2 + items + np.arange(items * zones)
-        member_nodes = 2 + items + items * zones + np.arange(members)
-        pair_zones = zone_nodes.reshape(items, zones)[:, zone_of].ravel()
-        tails = [np.full(items, source), np.repeat(item_nodes, zones), pair_zones, member_nodes]
-        heads = [item_nodes, zone_nodes, np.tile(member_nodes, items), np.full(members, sink)]
-        self._first_pair = items + items * zones
-        self._flow = np.zeros(sum(map(len, tails)), np.int64)
+    def __init__(self, wanted: Sequence[int], zone_of: Sequence[int], zones: int) -> None:
+        self._wanted = wanted
+        self._zone_of = zone_of
+        self._zones = zones
+        self._first_item = len(zone_of)
+        self._first_zone = self._first_item + len(wanted)
+        self._by_zone: list[list[int]] = [[] for _ in range(zones)]
+        for member, zone in enumerate(zone_of):
+            self._by_zone[zone].append(member)
+        self._in_zone = [[0] * zones for _ in wanted]
+        self._items: list[set[int]] = [set() for _ in zone_of]
+        self.held: list[set[int]] = [set() for _ in wanted]
 
-        rows = np.concatenate(tails + heads).astype(np.int32)
-        columns = np.concatenate(heads + tails).astype(np.int32)
-        # Entries of a compressed matrix are ordered by row and column: `_order` are their arcs.
-        self._order = np.lexsort((columns, rows))
-        self._columns = columns[self._order]
-        nodes = 2 + items + items * zones + members
-        self._row_starts = np.zeros(nodes + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=nodes), out=self._row_starts[1:])
+    def augment(
+        self,
+        members: Sequence[Sequence[int]] | None,
+        zone_slots: Sequence[Sequence[int]],
+        member_slots: Sequence[int],
+    ) -> None:
+        """Place more replicas. No replica is lost, though it may move.
 
-    @property
-    def value(self) -> int:
-        """Replicas placed so far."""
-        return int(self._flow[: self._items].sum())
+        Args:
+            members: Members that may hold each item; None for all.
+            zone_slots: Most replicas of each item in each zone.
+            member_slots: Most replicas of each member.
+        """
+        self._members, self._zone_slots, self._member_slots = members, zone_slots, member_slots
+        while levels := self._find_levels():
+            self._levels = levels
+            self._spent: set[int] = set()
+            self._own: dict[int, list[int]] = {}
+            self._shared: dict[tuple[int, int], list[int]] = {}
+            for item, replicas in enumerate(self._wanted):
+                while len(self.held[item]) < replicas and self._advance(self._first_item + item):
+                    pass
 
-    def augment(self, capacities: Integers) -> None:
-        """Place more replicas, within `capacities` of the arcs. No replica is lost."""
-        residual = np.concatenate([capacities - self._flow, self._flow])[self._order]
-        size = len(self._row_starts) - 1
-        graph = csr_array(
-            (residual.astype(np.int32), self._columns, self._row_starts), shape=(size, size)
-        )
-        found: Any = maximum_flow(graph, 0, 1)
-        if found.flow_value == 0:
-            return
-        # Invariant: the graph has all reverse arcs, so scipy's result has the same entries.
-        change = np.empty(2 * len(self._flow), np.int64)
-        change[self._order] = found.flow.data
-        self._flow += change[: len(self._flow)]
+    def _find_levels(self) -> dict[int, int]:
+        """Return how far nodes are from items that lack replicas, up to members that have room.
 
-    def pairs(self) -> NDArray[np.bool_]:
-        """Return which items and members the flow joins."""
-        end = self._first_pair + self._items * self._members
-        pairs: NDArray[np.bool_] = self._flow[self._first_pair : end] > 0
-        return pairs.reshape(self._items, self._members)
+        It's empty if there's no such member.
+        """
+        lacking = enumerate(zip(self.held, self._wanted, strict=True), self._first_item)
+        reached = [item for item, (held, replicas) in lacking if len(held) < replicas]
+        levels = dict.fromkeys(reached, 0)
+        unseen = list(map(set, self._by_zone))
+        level, has_ended = 0, False
+        while reached and not has_ended:
+            level += 1
+            tails, reached = reached, []
+            for tail in tails:
+                for head in self._heads(tail, unseen):
+                    if head not in levels:
+                        levels[head] = level
+                        reached.append(head)
+                        has_ended = has_ended or self._has_room(head)
+        return levels if has_ended else {}
+
+    def _advance(self, item: int) -> bool:
+        """Place a replica along a path whose level rises with each arc, if there's one left."""
+        path = [item]
+        while path:
+            if self._has_room(path[-1]):
+                for tail, head in pairwise(path):
+                    self._push(tail, head)
+                return True
+            if (following := self._next(path[-1])) is not None:
+                path.append(following)
+            else:
+                self._spent.add(path.pop())
+        return False
+
+    def _next(self, tail: int) -> int | None:
+        """Return the head of the first arc of a node that may still lead to a member with room."""
+        level = self._levels[tail] + 1
+        if (own := self._own.get(tail)) is None:
+            heads = [head for head in self._heads(tail) if self._levels.get(head) == level]
+            own = self._own[tail] = heads[::-1]
+        while own:
+            if own[-1] not in self._spent and self._has_capacity(tail, own[-1]):
+                return own[-1]
+            own.pop()
+        if tail < self._first_zone or self._members is not None:
+            return None
+        # Items share the arcs to all members of a zone: there are too many for each of them.
+        item, zone = divmod(tail - self._first_zone, self._zones)
+        if (shared := self._shared.get((zone, level))) is None:
+            members = reversed(self._by_zone[zone])
+            shared = [member for member in members if self._levels.get(member) == level]
+            self._shared[zone, level] = shared
+        while shared and shared[-1] in self._spent:
+            shared.pop()
+        free = (member for member in reversed(shared) if member not in self._spent)
+        return next((member for member in free if member not in self.held[item]), None)
+
+    def _heads(self, tail: int, unseen: list[set[int]] | None = None) -> Iterator[int]:
+        """Yield the heads of a node's arcs that have capacity left.
+
+        Args:
+            tail: The node.
+            unseen: Members by zone whose levels aren't known yet. Others are left out.
+        """
+        if tail < self._first_item:
+            zone = self._zone_of[tail]
+            for item in self._items[tail]:
+                yield self._first_zone + item * self._zones + zone
+        elif tail < self._first_zone:
+            first = self._first_zone + (tail - self._first_item) * self._zones
+            for head in range(first, first + self._zones):
+                if self._has_capacity(tail, head):
+                    yield head
+        else:
+            item, zone = divmod(tail - self._first_zone, self._zones)
+            held = self.held[item]
+            if self._members is not None:
+                for member in self._members[item]:
+                    if self._zone_of[member] == zone and member not in held:
+                        yield member
+            elif unseen is not None:
+                found = unseen[zone] - held
+                unseen[zone] -= found
+                yield from sorted(found)
+            if self._in_zone[item][zone]:
+                yield self._first_item + item
+
+    def _has_room(self, node: int) -> bool:
+        """Return whether a node is a member that may hold another item."""
+        return node < self._first_item and len(self._items[node]) < self._member_slots[node]
+
+    def _has_capacity(self, tail: int, head: int) -> bool:
+        item, zone = divmod(max(tail, head) - self._first_zone, self._zones)
+        if head < self._first_item:
+            return head not in self.held[item]
+        if tail < self._first_item:
+            return tail in self.held[item]
+        if head < self._first_zone:
+            return self._in_zone[item][zone] > 0
+        return self._in_zone[item][zone] < self._zone_slots[item][zone]
+
+    def _push(self, tail: int, head: int) -> None:
+        """Take an arc's capacity, and give it to the reverse arc."""
+        item, zone = divmod(max(tail, head) - self._first_zone, self._zones)
+        if head < self._first_item:
+            self.held[item].add(head)
+            self._items[head].add(item)
+        elif tail < self._first_item:
+            self.held[item].remove(tail)
+            self._items[tail].remove(item)
+        else:
+            self._in_zone[item][zone] += 1 if head > tail else -1

@@ -6,13 +6,12 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from anyio import BrokenWorkerProcess
 
 from gazette_aio.consumer.allocator import allocate
 from gazette_aio.consumer.allocator.allocate import Allocator, MemberLostError
 from gazette_aio.consumer.allocator.model import Assignment, Item, Member, MemberID
 from gazette_aio.consumer.allocator.observed import ObservedGroup
-from gazette_aio.consumer.allocator.solver import solve_packed
+from gazette_aio.consumer.allocator.solver import solve
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import StoreUnavailableError
 from gazette_aio.consumer.keyspace.key_space import KeySpace
@@ -184,33 +183,13 @@ class Failing(EmbeddedStore):
 
 
 async def test_rounds_are_repeated_after_errors_though_no_key_changes(monkeypatch):
-    monkeypatch.setattr(allocate, "FIRST_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(allocate, "backoff", lambda _: 0.001)
     async with Failing() as store:
         store.failures = 3
         async with member(store, "a"):
             await add_items(store, 1)
             await holds(store, lambda found: len(found) == 1)
         assert store.failures == 0
-
-
-@pytest.mark.parametrize("error", [BrokenWorkerProcess, OSError("Cannot allocate memory")])
-async def test_a_leader_goes_on_after_its_worker_process_is_killed(monkeypatch, caplog, error):
-    failures = [error, error]
-
-    async def run_in_process(function, *args, cancellable):
-        if failures:
-            raise failures.pop()
-        return function(*args)
-
-    monkeypatch.setattr(allocate, "run_in_process", run_in_process)
-    monkeypatch.setattr(allocate, "THREAD_PAIRS", 0)
-    monkeypatch.setattr(allocate, "FIRST_RETRY_SECONDS", 0.001)
-    async with EmbeddedStore() as store, member(store, "a"):
-        await add_items(store, 1)
-        await holds(store, lambda found: len(found) == 1)
-    assert not failures
-    reason = str(error) if isinstance(error, OSError) else "the worker process ended"
-    assert f"converge iteration failed (will retry): {reason}" in caplog.messages
 
 
 async def test_outdated_solutions_are_discarded(monkeypatch):
@@ -225,26 +204,17 @@ async def test_outdated_solutions_are_discarded(monkeypatch):
             result = await store.transact((), [Delete(KEYS.item("item-0000"))])
             await leader.space.wait_for_revision(result.header.revision)
 
-        def slow(problem):
-            packed = solve_packed(problem)
+        def slow(allocation):
+            desired = solve(allocation)
             if not solved:
                 asyncio.run_coroutine_threadsafe(remove_item(), loop).result()
-            solved.append(problem.items)
-            return packed
+            solved.append(list(allocation.items))
+            return desired
 
-        monkeypatch.setattr(allocate, "solve_packed", slow)
+        monkeypatch.setattr(allocate, "solve", slow)
         await store.transact((), [Put(KEYS.item("item-0002"), b"1")])
         await holds(store, lambda found: [x[0] for x in found] == ["item-0001", "item-0002"])
     assert solved == [["item-0000", "item-0001", "item-0002"], ["item-0001", "item-0002"]]
-
-
-@pytest.mark.slow
-async def test_large_groups_are_solved_by_a_process(monkeypatch):
-    monkeypatch.setattr(allocate, "THREAD_PAIRS", 100)
-    async with EmbeddedStore() as store:
-        await add_items(store, 600)
-        async with member(store, "a", 1000), member(store, "b", 1000):
-            await holds(store, lambda found: len(found) == 600 and len({x[1] for x in found}) == 2)
 
 
 async def test_every_await_of_a_round_may_be_cancelled():

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from gazette_aio.consumer.allocator.model import Allocation, MemberID, load_ratio
-from gazette_aio.consumer.allocator.solver import Problem, solve
+from gazette_aio.consumer.allocator.solver import solve
 from tests.consumer.allocator.settling import assignment, converge, item, member, ready
 
 
@@ -49,7 +49,7 @@ class Group:
         if become_consistent:
             self.assignments = list(map(ready, self.assignments))
         allocation = self.allocation
-        desired = solve(Problem.of(allocation))
+        desired = solve(allocation)
         rest, self.rounds = converge(allocation, desired, become_consistent=become_consistent)
         self.assignments = [each for held in rest.assignments.values() for each in held]
         for name, limit in self.allocation.limits.items():

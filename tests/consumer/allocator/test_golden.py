@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from gazette_aio.consumer.allocator.model import Allocation, change_summary
-from gazette_aio.consumer.allocator.solver import Problem, solve
+from gazette_aio.consumer.allocator.solver import solve
 from tests import golden
 from tests.consumer.allocator.settling import (
     assignment,
@@ -55,7 +55,7 @@ def test_what_follows_from_a_group(problem):
 
 def test_solutions(problem):
     allocation = group(problem)
-    desired = solve(Problem.of(allocation))
+    desired = solve(allocation)
     assert desired == sorted(set(desired))
     ours, theirs = properties(desired), problem["desired_properties"]
     if problem["feasible"]:
@@ -79,9 +79,9 @@ def test_solutions(problem):
 def test_a_solution_is_stable(problem):
     """Nothing moves where all is as desired, and what was desired stays so."""
     allocation = group(problem)
-    desired = solve(Problem.of(allocation))
+    desired = solve(allocation)
     rest, _ = converge(allocation, desired, become_consistent=True)
-    again = solve(Problem.of(rest))
+    again = solve(rest)
     if problem["feasible"]:
         assert change_summary(rest, again) == (0, 0, len(desired))
     assert len(again) >= len(desired)
@@ -90,7 +90,7 @@ def test_a_solution_is_stable(problem):
 @pytest.mark.parametrize("become_consistent", [True, False])
 def test_convergence(problem, become_consistent):
     allocation = group(problem)
-    desired = solve(Problem.of(allocation))
+    desired = solve(allocation)
     rest, rounds = converge(allocation, desired, become_consistent=become_consistent)
     theirs = problem["converged" if become_consistent else "converged_without_consistency"]
     ours, theirs = properties(pairs(rest)), theirs["properties"]

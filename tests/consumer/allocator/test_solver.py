@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_aio.consumer.allocator import flow
+from gazette_aio.consumer.allocator.flow import place
 from gazette_aio.consumer.allocator.model import Allocation, MemberID, change_summary
-from gazette_aio.consumer.allocator.solver import Problem, solve
+from gazette_aio.consumer.allocator.solver import solve
 from tests.consumer.allocator.settling import assignment, item, member
 
 GROUPS = st.builds(
@@ -39,7 +40,7 @@ def without(allocation, lost):
 
 @given(GROUPS)
 def test_solutions_are_valid_and_serve_the_first_items(allocation):
-    desired = solve(Problem.of(allocation))
+    desired = solve(allocation)
     assert desired == sorted(set(desired))
     by_member, by_item = Counter(x.member for x in desired), Counter(x.item for x in desired)
     assert all(count <= allocation.limits[member] for member, count in by_member.items())
@@ -62,15 +63,15 @@ def test_members_with_the_greatest_limit_leave_no_replica_out(slots, replication
         limits = enumerate([limit, slots, limit])
         members = [member(f"zone-{n % 2}", f"m{n}", each) for n, each in limits]
         items = [item(f"item-{n}", count) for n, count in enumerate(replication)]
-        return len(solve(Problem.of(Allocation.of(members, items))))
+        return len(solve(Allocation.of(members, items)))
 
     assert placed(2**32 - 1) == placed(100)
 
 
 @given(GROUPS)
 def test_solutions_are_stable(allocation):
-    desired = solve(Problem.of(allocation))
-    again = solve(Problem.of(assigned(allocation, desired)))
+    desired = solve(allocation)
+    again = solve(assigned(allocation, desired))
     assert change_summary(assigned(allocation, desired), again).added == 0
     assert len(again) == len(desired)
 
@@ -81,7 +82,7 @@ def test_members_have_their_fair_shares_and_items_two_zones(members, items, repl
         [member(f"zone-{n % 2}", f"m{n}", items) for n in range(members)],
         [item(f"item-{n}", replication) for n in range(items)],
     )
-    desired = solve(Problem.of(allocation))
+    desired = solve(allocation)
     assert len(desired) == items * replication
     held = Counter(each.member for each in desired)
     if replication == 1 or members % 2 == 0:
@@ -99,27 +100,51 @@ def test_only_replicas_of_a_lost_member_move(members, items):
         [member("zone", f"m{n}", items) for n in range(members)],
         [item(f"item-{n:02}", 1) for n in range(items)],
     )
-    before = assigned(allocation, solve(Problem.of(allocation)))
+    before = assigned(allocation, solve(allocation))
     left = without(before, MemberID("zone", "m0"))
-    change = change_summary(left, solve(Problem.of(left)))
+    change = change_summary(left, solve(left))
     assert change.removed == 0
     assert change.unchanged + change.added == items
 
 
-@pytest.mark.parametrize("arcs", [1, 17, 40])
-def test_large_groups_are_solved_in_parts_within_limits(monkeypatch, arcs):
-    monkeypatch.setattr(flow, "MAX_ARCS", arcs)
-    allocation = Allocation.of(
-        [member(f"zone-{n % 2}", f"m{n}", 7) for n in range(6)],
-        [item(f"item-{n:02}", 2) for n in range(21)],
+def least_cut(wanted, limits, zones, most_in_zone):
+    """Return how many replicas can be placed at most: the least cut of all sets of members."""
+    members = range(len(limits))
+    return min(
+        sum(limits[member] for member in cut)
+        + sum(
+            min(replicas, sum(min(most, len(of - cut)) for of in zones))
+            for replicas, most in zip(wanted, most_in_zone, strict=True)
+        )
+        for size in range(len(limits) + 1)
+        for cut in map(set, itertools.combinations(members, size))
     )
-    desired = solve(Problem.of(allocation))
-    held = Counter(each.member for each in desired)
-    assert len(desired) == len(set(desired))
-    assert all(count <= 7 for count in held.values())
-    assert len(desired) >= 40
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from("abc")), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 5))), max_size=10),
+)
+def test_no_assignment_has_more_replicas_or_more_items_in_two_zones(members, items):
+    limits, zones = [limit for limit, _ in members], [zone for _, zone in members]
+    current = [sorted(each for each in held if each < len(members)) for _, held in items]
+    wanted, room = [], sum(limits)
+    for replicas, _ in items:
+        wanted.append(min(replicas, len(limits), room))
+        room -= wanted[-1]
+    held = place([replicas for replicas, _ in items], limits, zones, current)
+    by_zone = [{n for n, each in enumerate(zones) if each == zone} for zone in set(zones)]
+    load = Counter(itertools.chain.from_iterable(held))
+    assert all(load[number] <= limit for number, limit in enumerate(limits))
+    assert all(of == sorted(set(of)) for of in held)
+    assert all(len(of) <= replicas for of, replicas in zip(held, wanted, strict=True))
+    assert sum(map(len, held)) == least_cut(wanted, limits, by_zone, wanted)
+    spread = [max(replicas - 1, 1) if len(by_zone) > 1 else replicas for replicas in wanted]
+    if least_cut(wanted, limits, by_zone, spread) == sum(wanted):
+        for of, most in zip(held, spread, strict=True):
+            assert max(Counter(zones[each] for each in of).values(), default=0) <= most
 
 
 def test_nothing_to_solve():
-    assert solve(Problem.of(Allocation.of([], [item("a", 1)]))) == []
-    assert solve(Problem.of(Allocation.of([member("z", "m", 1)], []))) == []
+    assert solve(Allocation.of([], [item("a", 1)])) == []
+    assert solve(Allocation.of([member("z", "m", 1)], [])) == []
