@@ -116,6 +116,7 @@ class LocalShards(Scope):
     def stop(self) -> None:
         """Have all replicas cancelled, and start no others. Idempotent.
 
+        Resolutions of these shards fail from now on; those of other members' shards don't.
         The key space may still show assignments, which end with the lease of the member.
         """
         self.has_stopped = True

@@ -96,8 +96,6 @@ class Replica:
         """Store of the primary, from when on it's made."""
         self.is_ready: bool = False
         """Whether the store has its state, so that requests can be served."""
-        self.is_torn_down: bool = False
-        """Whether the store is being destroyed, or would be, if there were one."""
         self._log = recovery_log(self.spec)
         self._recovery = LogRecovery(self, service, self._log) if self._log else None
         self._recorder: Recorder | None = None
@@ -386,16 +384,6 @@ class Replica:
             except KeyValueStoreError as error:
                 _logger.warning("failed to restart shard %s (will retry): %s", self.id, error)
 
-    async def _destroy(self, store: Store) -> None:
-        seconds = self._service.options.release_timeout
-        work = f"destroying the store of shard {self.id}"
-        if not await bounded(_destroyed(store), seconds, work):
-            self._tell_overdue("left")
-
-    def _tell_overdue(self, what: str) -> None:
-        if self._service.metrics is not None:
-            self._service.metrics.overdue(what)
-
     async def _released(self, seconds: float) -> bool:
         """Wait until nobody uses the store, at most some seconds; return whether nobody does."""
         loop = asyncio.get_running_loop()
@@ -422,11 +410,12 @@ class Replica:
         seconds = self._service.options.release_timeout
         is_released = await self._released(seconds)
         await bounded(self.appends.aclose(), math.inf, f"closing the appends of shard {self.id}")
-        self.is_torn_down = True
         if self.store is not None:
-            if not is_released:
-                self._tell_overdue("in_use")
-            await self._destroy(self.store)
+            work, metrics = f"destroying the store of shard {self.id}", self._service.metrics
+            if not is_released and metrics is not None:
+                metrics.overdue("in_use")
+            if not await bounded(_destroyed(self.store), seconds, work) and metrics is not None:
+                metrics.overdue("left")
         if (recovery := self._recovery) is not None:
             await bounded(recovery.aclose(), seconds, f"closing the recovery of shard {self.id}")
         # What refers to this replica would wait for a collection of garbage, as this would.

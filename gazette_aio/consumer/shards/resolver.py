@@ -89,13 +89,6 @@ class Resolver:
         """
         return self._group.shards_with_source(journal)
 
-    def stop_serving_local_shards(self) -> None:
-        """Cancel all replicas. Resolutions of shards of this member fail from now on. Idempotent.
-
-        Shards of other members are resolved as before.
-        """
-        self._local_shards.stop()
-
     @asynccontextmanager
     async def resolve(
         self,

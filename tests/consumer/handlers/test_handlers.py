@@ -183,7 +183,7 @@ async def test_a_stat_is_forwarded_with_the_claims_of_its_caller(client):
             with pytest.raises(pb.TransportError, match="ClusterId doesn't match") as caught:
                 await other.client.rpc.stat(pc.StatRequest(shard=A, header=header))
             assert caught.value.code == "UNKNOWN"
-            primary.resolver.stop_serving_local_shards()
+            primary.shards.stop()
             with pytest.raises(pb.TransportError) as caught:
                 await other.client.rpc.stat(pc.StatRequest(shard=A))
             assert caught.value.code == "UNKNOWN"

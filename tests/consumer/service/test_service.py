@@ -453,6 +453,9 @@ async def test_statuses_and_sizes_are_metrics(harness: ConsumerHarness) -> None:
         assert "gazette_allocator_members 1.0" in text
         assert "gazette_allocator_assignment_added_total 1.0" in text
         assert "gazette_allocator_assignment_removed_total 0.0" in text
+        deletion = pc.ApplyRequest.Change(delete="shard-one", expect_mod_revision=-1)
+        await apply_shards(client, [deletion])
+        await eventually(lambda: key.encode() not in metrics.text()[0])
         solutions = re.search(r"gazette_allocator_max_flow_runtime_seconds_count (\d)", text)
         assert solutions is not None
         assert int(solutions[1]) > 0

@@ -307,7 +307,7 @@ async def test_a_thousand_shards_keep_nobody_from_the_loop(client, monkeypatch):
             await asyncio.gather(
                 *(each.status.written() for each in group.shards.replicas.values())
             )
-            group.resolver.stop_serving_local_shards()
+            group.shards.stop()
             await eventually(lambda: all(each.is_destroyed for each in group.application.stores))
         # At once: the next step collects garbage.
         assert longest.calls < MOST_CALLS, longest.step

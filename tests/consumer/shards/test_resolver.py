@@ -191,7 +191,7 @@ async def test_a_member_that_stops_serves_only_others_shards(group):
     await group.assign()
     await group.assign("shard-B", member=REMOTE)
     await group.status("PRIMARY")
-    group.resolver.stop_serving_local_shards()
+    group.shards.stop()
     with pytest.raises(ResolverStoppedError, match="resolver has stopped serving local shards"):
         await group.resolve(A)
     assert (await group.resolve("shard-B")).status == Status.OK
