@@ -241,9 +241,12 @@ class ContentBuffer:
 
     def _set_quick_length(self) -> None:
         settled = self.head_bytes + self.filed
-        most = min(settled + SPILL_BYTES, self.turned + CROWDED_BYTES, self._cutoff_bytes)
+        # Without memory for a longer tail, only one who can wait shortens it.
+        may_retain = not self.filed and self._memory.free_bytes >= SPILL_BYTES
+        room = SPILL_BYTES if may_retain else CROWDED_BYTES
+        most = min(settled + room, self.turned + CROWDED_BYTES, self._cutoff_bytes)
         self.quick_length = most
-        self.start_length = min(most, self.turned + TURN_BYTES)
+        self.start_length = min(most, settled + SPILL_BYTES, self.turned + TURN_BYTES)
 
 
 class _UnlinkedFile:
