@@ -139,6 +139,19 @@ async def test_threads_that_begin_at_once(tmp_path: Path) -> None:
             await store.start_commit(SHARD, checkpoint_at(number), ())
 
 
+async def test_threads_that_read_while_a_transaction_is_rolled_back(tmp_path: Path) -> None:
+    async with opened(directory=tmp_path / "db") as store:
+        await store.restore_checkpoint(SHARD)
+        for number in range(1, 100):
+            store.db.execute(PUT, (1, b"value"))
+            await asyncio.gather(
+                store.restore_checkpoint(SHARD),
+                *(in_thread(value_of, store, 1) for _ in range(4)),
+            )
+            await store.start_commit(SHARD, checkpoint_at(number), ())
+            assert value_of(store, 1) is None
+
+
 async def test_a_commit_that_fails_locally(tmp_path: Path) -> None:
     schema = """
     CREATE TABLE one (key INTEGER PRIMARY KEY);

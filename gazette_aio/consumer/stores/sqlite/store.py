@@ -385,14 +385,15 @@ class SQLiteStore:
     def _restore(self) -> bytes:
         connection = self._connection
         assert connection is not None
-        if self._is_begun:
-            try:
-                _rows(connection, _UNDO)
-            except apsw.Error as error:
-                # What was committed without a checkpoint can't be rolled back.
-                self._error = _ended()
-                raise self._error from error
-        self._roll_back()
+        with self._using:
+            if self._is_begun:
+                try:
+                    _rows(connection, _UNDO)
+                except apsw.Error as error:
+                    # What was committed without a checkpoint can't be rolled back.
+                    self._error = _ended()
+                    raise self._error from error
+            self._roll_back()
         with explained("reading the checkpoint", _ERRORS):
             rows = _rows(connection, _SELECT)
         # Its first value is a text, as of the table's default.
@@ -400,10 +401,12 @@ class SQLiteStore:
 
     def _roll_back(self) -> None:
         connection = self._connection
-        if connection is not None and connection.in_transaction:
-            with explained("rolling back the database", _ERRORS):
-                _rows(connection, "ROLLBACK")
-        self._is_begun = False
+        # Race: another thread may read meanwhile, and begin a transaction by that.
+        with self._using:
+            if connection is not None and connection.in_transaction:
+                with explained("rolling back the database", _ERRORS):
+                    _rows(connection, "ROLLBACK")
+            self._is_begun = False
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
