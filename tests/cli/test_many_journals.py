@@ -12,7 +12,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.journals.committed_read import json_line
-from gazette_aio.cli.journals.read_offsets import first_offset, format_offsets, parse_offsets
+from gazette_aio.cli.journals.read_offsets import format_offsets
 from gazette_aio.cli.journals.read_outputs import file_name_of
 from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.message import (
@@ -119,14 +119,6 @@ def test_invalid_offsets_are_refused(inline: Any, tmp_path: Path, text: str) -> 
 
     assert (done.code, done.out) == (2, b"")
     assert str(path) in done.err
-
-
-def test_first_offsets() -> None:
-    offsets = parse_offsets('{"a":5}', source="-")
-
-    assert first_offset(offsets, "a", tail=True) == 5
-    assert first_offset(offsets, "b", tail=True) == -1
-    assert first_offset(offsets, "b", tail=False) == 0
 
 
 async def test_a_directory_has_a_file_by_journal(
@@ -311,6 +303,22 @@ async def test_no_record_is_appended_after_one_that_failed() -> None:
         assert (process.returncode, out) == (1, b"")
         assert b"JOURNAL_NOT_FOUND" in err
         assert not journals.contents
+
+
+async def test_a_failed_append_does_not_hide_a_bad_record(cli: Any) -> None:
+    async with StubBroker() as broker:
+        journals = MemoryJournals(broker)
+        journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND)]
+        listed = pb.ListResponse.Journal(
+            spec=journal_spec("test/a"), mod_revision=1, route=broker.header().route
+        )
+        broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[listed])
+        args = ("journals", "append", *ALL, "--framing=lines", "--mapping=direct")
+        stdin = b"test/a\nfirst\nno/such\nsecond\n"
+        done = await cli(*args, stdin=stdin, env={"BROKER_ADDRESS": broker.endpoint})
+
+    assert (done.code, done.out) == (1, b"")
+    assert done.err == "gazette-aio: journal 'no/such' isn't one of the selector\n"
 
 
 @pytest.mark.parametrize("mapping", ["modulo", "rendezvous", "direct", "random"])

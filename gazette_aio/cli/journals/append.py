@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +17,9 @@ import gazette_aio.protocol as pb
 from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError
-from gazette_aio.cli.shell.input import input_chunks
+from gazette_aio.cli.shell.input import checked_journal, input_chunks
 from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.shell.quantities import counted
-from gazette_aio.cli.shell.transfer import append_one, checked_journal
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client import StrictAppendService
 from gazette_aio.message.framing import FixedFraming, NDJSONFraming
@@ -24,9 +28,10 @@ from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.client import AppendService, AsyncAppend
+    from gazette_aio.client import AppendService, AsyncAppend, Content
     from gazette_aio.message.mapping import PartitionsFunc
 
+_SPOOLED_BYTES = 1 << 20
 _MAPPINGS = ["random", "modulo", "rendezvous", "direct"]
 
 
@@ -175,12 +180,29 @@ def append(
 def _append_whole(
     connection: ClientSettings, journal: str, path: str, offset: int | None, *, as_json: bool
 ) -> None:
-    commit = append_one(connection, pb.AppendRequest(journal=journal, offset=offset or 0), path)
+    """Append a file, all of it or nothing, and print its offsets."""
+    request = pb.AppendRequest(journal=journal, offset=offset or 0)
+    stdin = contextlib.nullcontext(sys.stdin.buffer)
+    with stdin if path == "-" else Path(path).open("rb") as source:
+        if path != "-" and Path(path).is_file():
+            commit = asyncio.run(_append(connection, request, source)).commit
+        else:
+            # All is read before anything is sent: a slow input would block other appends.
+            with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
+                shutil.copyfileobj(source, spool)
+                commit = asyncio.run(_append(connection, request, spool)).commit
     if as_json:
         print_json({"journal": commit.journal, "begin": commit.begin, "end": commit.end})
     else:
         size = counted(commit.end - commit.begin, "byte")
         print_line(f"{commit.journal}: appended {size} at {commit.begin}")
+
+
+async def _append(
+    connection: ClientSettings, request: pb.AppendRequest, content: Content
+) -> pb.AppendResponse:
+    async with connection.open() as client:
+        return await client.append(request, content)
 
 
 async def _random_journal(connection: ClientSettings, selector: pb.LabelSelector) -> str:
@@ -220,10 +242,11 @@ async def _append_records(
                     bar.advance(len(chunk))
                 splitter.end()
             finally:
-                # Records before a failure are appended too.
-                appended.journals = len(latest)
-                for handle in latest.values():
-                    await handle
+                # Records before a failure are appended too, and their errors don't hide it.
+                await asyncio.gather(*latest.values(), return_exceptions=True)
+        for handle in latest.values():
+            await handle
+        appended.journals = len(latest)
     return appended
 
 

@@ -18,7 +18,7 @@ from gazette_aio.protocol.shown import shown_json, shown_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.cli.journals.multi_read import ReadPlan
+    from gazette_aio.cli.journals.raw_read import ReadPlan
     from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import JournalClient
     from gazette_aio.message import Envelope

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.journals.fragments import unix_time
-from gazette_aio.cli.journals.multi_read import MultiRead, ReadPlan
-from gazette_aio.cli.journals.read_offsets import format_offsets, parse_offsets
+from gazette_aio.cli.journals.raw_read import RawRead, ReadPlan, json_line, plain
+from gazette_aio.cli.journals.read_offsets import parse_offsets
 from gazette_aio.cli.journals.read_outputs import open_output
 from gazette_aio.cli.journals.resuming import offsets_saved, until_signalled
-from gazette_aio.cli.shell import content_forms
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.cli.shell.input import checked_journal
 from gazette_aio.cli.shell.output import progress
-from gazette_aio.cli.shell.transfer import checked_journal, read_one
 from gazette_aio.cli.specs.files import parse_selector, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from gazette_aio.cli.journals.committed_read import CommittedRead
+    from gazette_aio.cli.shell.output import Progress
+    from gazette_aio.client import JournalClient
+
+    Source = str | pb.LabelSelector
+    Opening = Callable[
+        [JournalClient, Progress], AbstractAsyncContextManager[RawRead | CommittedRead]
+    ]
 
 _SINGLE = ("offset", "end_offset")
 _MANY = ("tail", "offsets", "offsets_out")
@@ -106,27 +119,23 @@ def read(
         tail=given["tail"],
         begin_mod_time=given["begin"],
         direct=True if given["file_root"] or connection.cache_size else None,
-        form=content_forms.json_line if given["as_json"] else content_forms.plain,
+        end_offset=given["end_offset"] or 0,
+        form=json_line if given["as_json"] else plain,
     )
-    if given["committed"]:
-        source = checked_journal(journal) if journal else parse_selector(selector or "")
-        _read_committed(connection, source, plan, given)
-    elif journal:
-        request = pb.ReadRequest(
-            journal=checked_journal(journal),
-            offset=given["offset"] or 0,
-            end_offset=given["end_offset"] or 0,
-            block=plan.block,
-            begin_mod_time=plan.begin_mod_time,
-        )
-        try:
-            pb.validate(request)
-        except pb.ValidationError as error:
-            raise InputError(str(error)) from None
-        reading = read_one(connection, request, given["output"], given["file_root"], plan.form)
-        asyncio.run(reading)
-    else:
-        _read_selector(connection, parse_selector(selector or ""), plan, given)
+    source = checked_journal(journal) if journal else parse_selector(selector or "")
+    reading = (_committed if given["committed"] else _raw)(source, plan, given)
+    # Offsets are only those of --offset, so that there's nothing to end properly.
+    ends_by_signal = given["committed"] or not journal
+
+    async def read_all() -> None:
+        async with connection.open(file_root=given["file_root"]) as client:
+            with progress("reading", in_bytes=True) as bar:
+                async with reading(client, bar) as opened:
+                    with offsets_saved(given["offsets"], given["offsets_out"], opened.checkpoint):
+                        work = opened.run()
+                        await (until_signalled(work) if ends_by_signal else work)
+
+    asyncio.run(read_all())
 
 
 def _check(journal: str | None, selector: str | None, given: dict[str, Any]) -> None:
@@ -145,12 +154,8 @@ def _check(journal: str | None, selector: str | None, given: dict[str, Any]) -> 
             raise click.UsageError(f"--{name.replace('_', '-')} doesn't go with {form}")
 
 
-def _read_committed(
-    connection: ClientSettings,
-    source: str | pb.LabelSelector,
-    plan: ReadPlan,
-    given: dict[str, Any],
-) -> None:
+def _committed(source: Source, plan: ReadPlan, given: dict[str, Any]) -> Opening:
+    """Return what opens a read of committed messages."""
     # Raw reads need no messages.
     from gazette_aio.cli.journals import committed_read  # noqa: PLC0415
 
@@ -167,40 +172,38 @@ def _read_committed(
                 f"--from doesn't go with {name}, which has plain offsets, and --committed"
             )
 
-    async def read_all() -> None:
-        async with connection.open(file_root=given["file_root"]) as client:
-            with progress("reading", in_bytes=True) as bar:
-                reading = committed_read.CommittedRead(
-                    client,
-                    source,
-                    plan,
-                    begin,
-                    uuid_path=given["uuid_path"],
-                    form=form,
-                    progress=bar,
-                )
-                with offsets_saved(path, given["offsets_out"], reading.checkpoint):
-                    await until_signalled(reading.run())
+    @asynccontextmanager
+    async def opening(client: JournalClient, bar: Progress) -> AsyncGenerator[CommittedRead]:
+        yield committed_read.CommittedRead(
+            client, source, plan, begin, uuid_path=given["uuid_path"], form=form, progress=bar
+        )
 
-    asyncio.run(read_all())
+    return opening
 
 
-def _read_selector(
-    connection: ClientSettings, selector: pb.LabelSelector, plan: ReadPlan, given: dict[str, Any]
-) -> None:
+def _raw(source: Source, plan: ReadPlan, given: dict[str, Any]) -> Opening:
+    """Return what opens a read of raw content."""
     offsets: dict[str, int] = {}
-    if path := given["offsets"]:
-        text, source = read_text(path)
-        offsets = parse_offsets(text, source=source)
+    if isinstance(source, str):
+        offsets = {source: given["offset"] or 0}
+        try:
+            pb.validate(plan.request(source, offsets[source], block=plan.block))
+        except pb.ValidationError as error:
+            raise InputError(str(error)) from None
+    elif path := given["offsets"]:
+        text, name = read_text(path)
+        offsets = parse_offsets(text, source=name)
     output: str | None = None if given["output"] == "-" else given["output"]
-    is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
-    opening = open_output(None if output is None else Path(output), is_directory=is_directory)
+    is_directory = (
+        not isinstance(source, str)
+        and output is not None
+        and (output.endswith("/") or Path(output).is_dir())
+    )
 
-    async def read_all() -> None:
-        async with connection.open(file_root=given["file_root"]) as client, opening as opened:
-            with progress("reading", in_bytes=True) as bar:
-                reading = MultiRead(client, plan, opened, offsets, bar)
-                with offsets_saved(path, given["offsets_out"], lambda: format_offsets(offsets)):
-                    await until_signalled(reading.run(selector))
+    @asynccontextmanager
+    async def opening(client: JournalClient, bar: Progress) -> AsyncGenerator[RawRead]:
+        path = None if output is None else Path(output)
+        async with open_output(path, is_directory=is_directory) as opened:
+            yield RawRead(client, source, plan, opened, offsets, progress=bar)
 
-    asyncio.run(read_all())
+    return opening

@@ -52,14 +52,3 @@ def is_checkpoint(text: str) -> bool:
 def format_offsets(offsets: Mapping[str, int]) -> str:
     """Return offsets as a line of JSON, in the order of journals."""
     return json.dumps(offsets, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
-
-
-def first_offset(offsets: Mapping[str, int], journal: str, *, tail: bool) -> int:
-    """Return the offset at which a read of a journal begins.
-
-    Args:
-        offsets: Offsets by journal.
-        journal: Name of the journal.
-        tail: Whether journals without an offset begin at the write head, -1, rather than at 0.
-    """
-    return offsets.get(journal, _WRITE_HEAD if tail else 0)

@@ -1,4 +1,4 @@
-"""Outputs of reads of many journals: stdout, a file, or a directory with a file by journal."""
+"""Outputs of reads: stdout, a file, or a directory with a file by journal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import hashlib
 import os
 import sys
 import urllib.parse
+from collections import defaultdict
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.threads import in_thread
 
@@ -20,12 +21,24 @@ _LONGEST_NAME: Final = 200
 _DIGEST: Final = 16
 
 
-class Output(Protocol):
-    """Takes the content of journals."""
+class Output:
+    """Takes the content of journals.
+
+    Invariant: no name of a journal, and no link in a directory, leads out of the directory.
+
+    Args:
+        descriptor: Of a file or a directory; None is stdout.
+        is_directory: Whether each journal has a file of its own, which isn't kept open.
+    """
+
+    def __init__(self, descriptor: int | None, *, is_directory: bool = False) -> None:
+        self._descriptor = descriptor
+        self._is_directory = is_directory
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def turn(self, journal: str) -> asyncio.Lock:
         """Return the lock that a journal holds from the first byte of a message to the last."""
-        ...
+        return self._locks[journal if self._is_directory else ""]
 
     async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:
         """Write content of a journal.
@@ -40,79 +53,17 @@ class Output(Protocol):
 
         Cancellation: safe — raised after the content was written.
         """
-        ...
+        if self._descriptor is None:
+            # A full pipe blocks here, which slows brokers down: a thread couldn't be interrupted.
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        elif self._is_directory:
+            truncating = os.O_TRUNC if afresh else 0
+            await in_thread(self._write_file, file_name_of(journal), content, truncating)
+        else:
+            await in_thread(_write_all, self._descriptor, content)
 
-
-class StdoutOutput:
-    """Writes the content of all journals to stdout."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    def turn(self, journal: str) -> asyncio.Lock:  # noqa: ARG002 - All journals share stdout.
-        """Return the lock of all journals."""
-        return self._lock
-
-    async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:  # noqa: ARG002
-        """Write content of a journal.
-
-        Raises:
-            OSError: Writing failed.
-
-        Cancellation: safe — never suspends.
-        """
-        # A full pipe blocks here, which slows brokers down: a thread couldn't be interrupted.
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-
-
-class FileOutput:
-    """Writes the content of all journals to one file."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._lock = asyncio.Lock()
-        self._descriptor = descriptor
-
-    def turn(self, journal: str) -> asyncio.Lock:  # noqa: ARG002 - All journals share the file.
-        """Return the lock of all journals."""
-        return self._lock
-
-    async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:  # noqa: ARG002
-        """Write content of a journal.
-
-        Raises:
-            OSError: Writing failed.
-
-        Cancellation: safe — raised after the content was written.
-        """
-        await in_thread(_write_all, self._descriptor, content)
-
-
-class DirectoryOutput:
-    """Writes the content of each journal to a file of its own, which isn't kept open.
-
-    Invariant: no name of a journal, and no link in the directory, leads out of the directory.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._locks: dict[str, asyncio.Lock] = {}
-
-    def turn(self, journal: str) -> asyncio.Lock:
-        """Return the lock of a journal."""
-        return self._locks.setdefault(journal, asyncio.Lock())
-
-    async def write(self, journal: str, content: bytes, *, afresh: bool) -> None:
-        """Write content of a journal.
-
-        Raises:
-            OSError: Writing failed.
-
-        Cancellation: safe — raised after the content was written.
-        """
-        await in_thread(self._write, file_name_of(journal), content, os.O_TRUNC if afresh else 0)
-
-    def _write(self, name: str, content: bytes, flags: int) -> None:
+    def _write_file(self, name: str, content: bytes, flags: int) -> None:
         flags |= os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(name, flags, 0o666, dir_fd=self._descriptor)
         try:
@@ -149,14 +100,14 @@ async def open_output(path: Path | None, *, is_directory: bool) -> AsyncGenerato
     Cancellation: safe.
     """
     if path is None:
-        yield StdoutOutput()
+        yield Output(None)
         return
     if is_directory:
         await in_thread(path.mkdir, parents=True, exist_ok=True)
     flags = os.O_RDONLY | os.O_DIRECTORY if is_directory else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
-        yield (DirectoryOutput if is_directory else FileOutput)(descriptor)
+        yield Output(descriptor, is_directory=is_directory)
     finally:
         os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Input of a command: a file, a pipe that stays open, or stdin."""
+"""Input of a command: names of journals, and files, pipes that stay open, or stdin."""
 
 from __future__ import annotations
 
@@ -8,12 +8,30 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
+import gazette_aio.protocol as pb
+from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.protocol.selector import is_selector_expression
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 _CHUNK_BYTES: Final = 1 << 17
 _AHEAD: Final = 4
 """Chunks that are read ahead."""
+
+
+def checked_journal(journal: str) -> str:
+    """Return the name of a journal.
+
+    Raises:
+        InputError: The text isn't a name.
+    """
+    try:
+        pb.validate_journal(journal)
+    except pb.ValidationError as error:
+        hint = "; use --selector for a label selector" if is_selector_expression(journal) else ""
+        raise InputError(f"journal {journal!r}: {error}{hint}") from None
+    return journal
 
 
 async def input_chunks(path: str) -> AsyncGenerator[bytes]:

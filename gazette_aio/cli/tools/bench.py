@@ -11,8 +11,8 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.input import checked_journal
 from gazette_aio.cli.shell.output import print_json, print_table, progress
-from gazette_aio.cli.shell.transfer import checked_journal
 from gazette_aio.client import StrictAppendService
 
 if TYPE_CHECKING:

@@ -1,29 +1,51 @@
-"""Reads of all journals of a selector into one output, up to their write heads or forever."""
+"""Reads of raw content into one output, up to write heads or forever."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
-from gazette_aio.cli.journals.read_offsets import first_offset
-from gazette_aio.cli.shell.content_forms import plain
-from gazette_aio.cli.shell.failures import explain
+from gazette_aio.cli.journals.read_offsets import format_offsets
+from gazette_aio.cli.shell.failures import CommandError, explain
 from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.quantities import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gazette_aio.cli.journals.read_outputs import Output
-    from gazette_aio.cli.shell.content_forms import ContentForm
     from gazette_aio.cli.shell.output import Progress
     from gazette_aio.client import JournalClient, RetryReader
 
+    ContentForm = Callable[[str, int, bytes], bytes]
+    """Returns what is written for a journal, an offset, and the content that begins there."""
+
+_WRITE_HEAD: Final = -1
 _CATCHING_UP: Final = 16
 """Most lagging journals to read concurrently."""
+
+
+def plain(_journal: str, _begin: int, content: bytes) -> bytes:
+    """Return content as it is."""
+    return content
+
+
+def json_line(journal: str, begin: int, content: bytes) -> bytes:
+    """Return a line of JSON with the journal and offset of content, and the content as base64."""
+    # Content may end within a character, so it can't be text.
+    line = {
+        "journal": journal,
+        "begin": begin,
+        "end": begin + len(content),
+        "content": base64.b64encode(content).decode(),
+    }
+    return msgspec.json.encode(line) + b"\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +57,7 @@ class ReadPlan:
         tail: Whether journals without an offset are read from their write heads.
         begin_mod_time: Unix seconds; fragments stored earlier are skipped.
         direct: Whether to fetch the files of fragments from their stores.
+        end_offset: Offset before which to stop; 0 is the write head.
         form: Form in which raw content is written.
     """
 
@@ -42,34 +65,51 @@ class ReadPlan:
     tail: bool
     begin_mod_time: int
     direct: bool | None
+    end_offset: int = 0
     form: ContentForm = plain
 
+    def request(self, journal: str, offset: int | None, *, block: bool) -> pb.ReadRequest:
+        """Return the request of a journal, from an offset or, without one, from where it begins."""
+        if offset is None:
+            offset = _WRITE_HEAD if self.tail else 0
+        return pb.ReadRequest(
+            journal=journal,
+            offset=offset,
+            end_offset=self.end_offset,
+            block=block,
+            begin_mod_time=self.begin_mod_time,
+        )
 
-class MultiRead:
-    """Reads journals, and keeps the offset up to which the content of each was written.
+
+class RawRead:
+    """Reads one or many journals, and keeps the offset up to which content of each was written.
 
     The content of one append, or of one stored fragment, isn't interleaved with other content.
 
     Args:
         client: Client to use.
+        source: Name of a journal, or a selector.
         plan: How to read.
         output: Takes content.
-        offsets: Offsets by journal, which are updated.
+        offsets: Offsets by journal at which to begin.
         progress: Shows bytes and lag.
     """
 
     def __init__(
         self,
         client: JournalClient,
+        source: str | pb.LabelSelector,
         plan: ReadPlan,
         output: Output,
         offsets: dict[str, int],
+        *,
         progress: Progress,
     ) -> None:
         self._client = client
+        self._source = source
         self._plan = plan
         self._output = output
-        self._offsets = offsets
+        self._offsets = dict(offsets)
         self._progress = progress
         self._resumed = frozenset(offsets)
         self._written: set[str] = set()
@@ -77,29 +117,30 @@ class MultiRead:
         self._lag = 0
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
 
-    async def run(self, selector: pb.LabelSelector) -> None:
-        """Read the journals of a selector.
+    async def run(self) -> None:
+        """Read up to write heads, or forever.
 
         Raises:
+            CommandError: The offset of the one journal is beyond its write head.
             GazetteError: A read failed for good.
             OSError: Writing failed.
 
         Cancellation: aborts — offsets are those of the content that was written.
         """
-        if self._plan.block:
-            await self._follow(selector)
+        if isinstance(self._source, str):
+            await self._read_once(self._source, block=self._plan.block)
             return
-        listing = await self._client.list(selector)
-        names = _served(listing.journals)
+        if self._plan.block:
+            await self._follow(self._source)
+            return
+        names = _served((await self._client.list(self._source)).journals)
         if not names:
             print_line("gazette-aio: no journals were matched by the selector", err=True)
-        remaining = iter(names)
+        await _all(asyncio.create_task(self._read(name)) for name in names)
 
-        async def read_some() -> None:
-            for name in remaining:
-                await self._read(name)
-
-        await _all(asyncio.create_task(read_some()) for _ in range(min(_CATCHING_UP, len(names))))
+    def checkpoint(self) -> str:
+        """Return a line of JSON with the offsets from which a read resumes."""
+        return format_offsets(self._offsets)
 
     async def _follow(self, selector: pb.LabelSelector) -> None:
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -140,44 +181,46 @@ class MultiRead:
             print_line(f"gazette-aio: {explain(error)}", err=True)
 
     async def _read_once(self, journal: str, *, block: bool) -> None:
-        request = pb.ReadRequest(
-            journal=journal,
-            offset=first_offset(self._offsets, journal, tail=self._plan.tail),
-            block=block,
-            begin_mod_time=self._plan.begin_mod_time,
-        )
+        request = self._plan.request(journal, self._offsets.get(journal), block=block)
         async with self._client.read(request, direct=self._plan.direct) as reader:
-            while True:
-                try:
-                    content = await anext(reader)
-                except StopAsyncIteration:
-                    return
-                except pb.OffsetJumpError:
-                    continue  # Content was skipped, or removed.
-                except pb.OffsetNotYetAvailableError as error:
-                    if error.is_beyond_head:
-                        await reader.check_head()
-                    if reader.offset >= 0:
-                        self._offsets[journal] = reader.offset
-                    return
-                async with self._output.turn(journal):
-                    await self._copy_unit(reader, content)
+            while (content := await self._next(reader)) is not None:
+                if content:
+                    async with self._output.turn(journal):
+                        await self._copy_unit(reader, content)
+            if reader.offset >= 0:
+                self._offsets[journal] = reader.offset
 
     async def _copy_unit(self, reader: RetryReader, content: bytes) -> None:
         """Write content up to the end of its append, or of its stored fragment."""
-        journal = str(reader.journal)
-        await self._put(journal, reader, content)
+        await self._put(reader, content)
         while reader.offset < reader.response.fragment.end:
-            try:
-                content = await reader.read()
-            except (pb.OffsetJumpError, pb.OffsetNotYetAvailableError):
+            following = await self._next(reader)
+            if not following:
                 return
-            if not content:
-                return
-            await self._put(journal, reader, content)
+            await self._put(reader, following)
 
-    async def _put(self, journal: str, reader: RetryReader, content: bytes) -> None:
-        offset, head = reader.offset, reader.response.write_head
+    async def _next(self, reader: RetryReader) -> bytes | None:
+        """Return the next content: nothing after a gap of offsets, and None at the end."""
+        begin = reader.offset
+        try:
+            return await reader.read() or None
+        except pb.OffsetJumpError as error:
+            # Content of many journals is often skipped, as by --from.
+            if isinstance(self._source, str):
+                text = f"{reader.journal}: no content from {begin}, continuing at {error.offset}"
+                print_line(f"gazette-aio: {text}", err=True)
+            return b""
+        except pb.OffsetNotYetAvailableError as error:
+            if error.is_beyond_head and isinstance(self._source, str):
+                head = reader.response.write_head
+                text = f"offset {begin} is beyond the write head {head}: {reader.journal}"
+                raise CommandError(text) from None
+            if error.is_beyond_head:
+                await reader.check_head()
+            return None
+
+    async def _put(self, reader: RetryReader, content: bytes) -> None:
+        journal, offset, head = str(reader.journal), reader.offset, reader.response.write_head
 
         async def write() -> None:
             afresh = journal not in self._written and journal not in self._resumed
