@@ -46,7 +46,10 @@ def place(
 
     numbers = {zone: number for number, zone in enumerate(sorted(set(zones)))}
     flow = _Flow(wanted, [numbers[zone] for zone in zones], len(numbers))
-    kept, even, spread, anywhere = ([] for _ in range(4))
+    kept: list[list[int]] = []
+    even: list[list[int]] = []
+    spread: list[list[int]] = []
+    anywhere: list[list[int]] = []
     for replicas, held in zip(wanted, current, strict=True):
         in_zone = [0] * len(numbers)
         for member in held:
@@ -129,13 +132,14 @@ class _Flow:
         level, has_ended = 0, False
         while reached and not has_ended:
             level += 1
-            tails, reached = reached, []
-            for tail in tails:
+            following: list[int] = []
+            for tail in reached:
                 for head in self._heads(tail, unseen):
                     if head not in levels:
                         levels[head] = level
-                        reached.append(head)
+                        following.append(head)
                         has_ended = has_ended or self._has_room(head)
+            reached = following
         return levels if has_ended else {}
 
     def _advance(self, item: int) -> bool:
