@@ -161,17 +161,20 @@ class Attempts:
 
         Cancellation: that of `call`.
         """
+        has_failed = False
         while True:
             if ready is not None:
                 await ready()
             try:
                 result = await call()
             except pb.GazetteError as error:
+                has_failed = True
                 if note is not None:
                     note(error)
                 await asyncio.sleep(self.failed(error))
             else:
-                self.succeeded()
+                if has_failed:
+                    self.succeeded()
                 if note is not None:
                     note(None)
                 return result

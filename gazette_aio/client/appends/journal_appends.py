@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.aio.fifo import FIFOBudget
 from gazette_aio.aio.task import start_task
+from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.batch import Batch
 from gazette_aio.client.appends.content_buffer import ContentBuffer
 from gazette_aio.client.appends.journal_errors import failed_dependency
-from gazette_aio.client.appends.once import append_retried
+from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:
-    from gazette_aio.client.appends.appender import Appender
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.appends.journal_errors import JournalErrors
     from gazette_aio.client.context import HasContext
@@ -249,10 +249,18 @@ class JournalAppends:
             # Wire: brokers refuse it by a code that also stands for transient failures.
             raise pb.ValidationError("register modification requires non-empty Append")
 
-        async def write(appender: Appender) -> None:
-            # Without a connection, chunks would only be copies of the content.
-            await appender.open()
-            async with contextlib.aclosing(batch.buffer.pieces()) as lists:
+        attempts = Attempts(
+            Operation.APPEND_SERVICE,
+            settings.policy,
+            request,
+            settings.client.context.dispatcher.endpoint,
+        )
+
+        async def append_once() -> pb.AppendResponse:
+            appender = Appender(settings.client, request, claims=settings.claims)
+            async with appender, contextlib.aclosing(batch.buffer.pieces()) as lists:
+                # Without a connection, chunks would only be copies of the content.
+                await appender.open()
                 try:
                     async for pieces in lists:
                         await appender.write_pieces(pieces)
@@ -260,16 +268,10 @@ class JournalAppends:
                     raise
                 except OSError as error:
                     raise pb.StoreError(f"reading a spooled append: {error}") from error
+            return appender.response
 
-        return await append_retried(
-            settings.client,
-            request,
-            write,
-            operation=Operation.APPEND_SERVICE,
-            policy=settings.policy,
-            deadline=self.deadline,
-            claims=settings.claims,
-        )
+        note = None if self.deadline is None else self.deadline.note
+        return await attempts.until_success(append_once, note=note)
 
     def _complete(self, response: pb.AppendResponse | None, error: BaseException | None) -> None:
         """Resolve the oldest batch, and drop it."""

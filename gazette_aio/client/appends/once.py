@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import gazette_aio.protocol as pb
@@ -17,7 +17,6 @@ from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
     from gazette_aio.client.context import HasContext
-    from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.tracing import Span, Tracing
 
 T = TypeVar("T", bytes, int)
@@ -75,8 +74,29 @@ async def append(
     deadline = client.context.deadline(
         "append", timeout, journal=request.journal, doubt=MAYBE_APPENDED
     )
-    policy = retry_policy or client.context.retry_policy
-    work = deadline.run(_append(client, request, content, policy, deadline))
+    attempts = Attempts(
+        Operation.APPEND,
+        retry_policy or client.context.retry_policy,
+        request,
+        client.context.dispatcher.endpoint,
+    )
+
+    async def append_once() -> pb.AppendResponse:
+        async with Appender(client, request) as appender:
+            for item in content:
+                async with contextlib.aclosing(_chunks(item)) as chunks:
+                    async for chunk in chunks:
+                        await appender.write(chunk)
+        return appender.response
+
+    async def append_content() -> pb.AppendResponse:
+        try:
+            return await attempts.until_success(append_once, note=deadline.note)
+        except _ContentError as failed:
+            error = failed.error
+        raise error
+
+    work = deadline.run(append_content())
     if (tracing := client.context.tracing) is not None:
         return await _traced(tracing, request.journal, work)
     return await work
@@ -88,57 +108,6 @@ def _require_content(item: object) -> None:
             "content: expected bytes, a binary file or a function that returns an iterable, "
             f"not {type(item).__name__}"
         )
-
-
-async def _append(
-    client: HasContext,
-    request: pb.AppendRequest,
-    content: Sequence[Content],
-    policy: RetryPolicy,
-    deadline: Deadline,
-) -> pb.AppendResponse:
-    async def write(appender: Appender) -> None:
-        for item in content:
-            async with contextlib.aclosing(_chunks(item)) as chunks:
-                async for chunk in chunks:
-                    await appender.write(chunk)
-
-    try:
-        return await append_retried(
-            client, request, write, operation=Operation.APPEND, policy=policy, deadline=deadline
-        )
-    except _ContentError as failed:
-        content_error = failed.error
-    raise content_error
-
-
-async def append_retried(
-    client: HasContext,
-    request: pb.AppendRequest,
-    write: Callable[[Appender], Awaitable[None]],
-    *,
-    operation: Operation,
-    policy: RetryPolicy,
-    deadline: Deadline | None,
-    claims: pb.Claims | None = None,
-) -> pb.AppendResponse:
-    """Append what `write` writes, and begin anew after failures that the policy retries.
-
-    Raises:
-        GazetteError: The failure isn't retried.
-
-    Cancellation: aborts — rolled back, unless the broker is about to commit.
-    """
-
-    async def append_once() -> pb.AppendResponse:
-        async with Appender(client, request, claims=claims) as appender:
-            await write(appender)
-        return appender.response
-
-    attempts = Attempts(operation, policy, request, client.context.dispatcher.endpoint)
-    return await attempts.until_success(
-        append_once, note=None if deadline is None else deadline.note
-    )
 
 
 class _ContentError(Exception):

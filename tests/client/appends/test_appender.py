@@ -560,3 +560,42 @@ async def test_names_outside_of_the_root_are_refused(
         await permissive.append("../journal", b"content")
         assert permissive.appends.try_append("../journal", b", more") is not None
     assert journals.contents == {"../journal": b"content, more"}
+
+
+class Spans:
+    """Tracing that notes the errors of ended spans."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException | None] = []
+
+    def start(self, *_: object, **__: object) -> Spans:
+        return self
+
+    def set(self, *_: object) -> None:
+        pass
+
+    def end(self, error: BaseException | None) -> None:
+        self.errors.append(error)
+
+
+async def test_errors_of_content_are_raised_as_they_are(
+    broker: StubBroker, instant: RetryPolicy
+) -> None:
+    """They may be of a class that's retried, as content may be that of another journal."""
+    journals, spans = MemoryJournals(broker), Spans()
+    failure = pb.TransportError("UNAVAILABLE", "another broker", retryable=True)
+    began: list[None] = []
+
+    async def content() -> AsyncIterator[bytes]:
+        began.append(None)
+        yield b"some"
+        raise failure
+
+    tracing: Any = spans
+    async with connect(broker.endpoint, retry=instant, tracing=tracing) as client:
+        with pytest.raises(pb.TransportError) as raised:
+            await client.append(JOURNAL, content)
+    assert raised.value is failure
+    assert spans.errors == [failure]
+    assert len(began) == 1
+    assert not journals.contents.get(JOURNAL)
