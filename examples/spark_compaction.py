@@ -32,7 +32,6 @@ from examples.flights.progress import LineProgress
 from examples.spark_flights import data
 from examples.spark_session import missing, start_session
 from gazette_aio import GazetteError, connect
-from gazette_aio.spark import start_query
 from gazette_aio.testing import BrokerProcess
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def compact(spark: SparkSession, brokers: str, output: Path, checkpoint: Path) -
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
     )
-    start_query(writer).awaitTermination()
+    writer.start().awaitTermination()
 
 
 def differences(spark: SparkSession, output: Path, flights: list[Flight]) -> list[str]:

@@ -9,16 +9,42 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
 from benchmarks.soaks.spark_faults import GROUP, FaultySource
-from gazette_aio.spark import start_query
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql.streaming.query import StreamingQuery
+
+_START_SECONDS: Final = 120.0
+_NOT_CONNECTED: Final = re.compile("Python worker (failed )?to connect back")
+
+
+def start_patiently(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query, and return it when its sources have connected.
+
+    Spark gives the process of a source 10 s to connect, which a busy machine may exceed, and has no
+    setting for it. Such a query has read nothing, and is started again.
+
+    Args:
+        start: Starts the query.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        query = start()
+        while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
+            time.sleep(0.02)
+        error = None if query.isActive else query.exception()
+        is_late = error is not None and _NOT_CONNECTED.search(str(error)) is not None
+        if not is_late or time.monotonic() >= deadline:
+            return query
 
 
 def main() -> None:
@@ -58,7 +84,7 @@ def main() -> None:
         frame = stream.load().repartition(each["tasks"])
         writer = frame.writeStream.format("faulty_gazette").options(**each["sink"])
         writer = writer.option("checkpointLocation", each["checkpoint"])
-        queries.append(start_query(writer.trigger(availableNow=True)))
+        queries.append(start_patiently(writer.trigger(availableNow=True).start))
     # A query that fails ends the driver, also while others are held.
     while not all(query.awaitTermination(1) for query in queries):
         for query in queries:

@@ -24,7 +24,6 @@ from pyspark.sql import functions as fn
 
 from examples.spark_flights import data
 from examples.spark_session import start_session
-from gazette_aio.spark import start_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +127,7 @@ def start(
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
     )
-    return start_query(writer)
+    return writer.start()
 
 
 def main() -> None:

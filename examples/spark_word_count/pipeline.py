@@ -26,7 +26,6 @@ from pyspark.sql import functions as fn
 
 from examples.spark_session import start_session
 from examples.spark_word_count import data
-from gazette_aio.spark import start_query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +89,7 @@ def start(frame: DataFrame, brokers: str, checkpoint: Path) -> StreamingQuery:
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
     )
-    return start_query(writer)
+    return writer.start()
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gazette_aio.spark.streaming.lag import lag
     from gazette_aio.spark.streaming.listener import GazetteProgressListener
     from gazette_aio.spark.streaming.reports import QueryProgress
-    from gazette_aio.spark.streaming.starting import start_query
 
 __all__ = [
     "GazetteDataSource",
@@ -27,7 +26,6 @@ __all__ = [
     "lag",
     "recover_sink",
     "register",
-    "start_query",
 ]
 
 if not TYPE_CHECKING:  # With these functions, type checkers would accept any name.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
@@ -21,29 +20,25 @@ from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import OF_STREAMS, SinkOptions, SourceOptions, check_options
-from gazette_aio.spark.planning.batch import label_columns, plan_batch
-from gazette_aio.spark.planning.filters import Pushdown
-from gazette_aio.spark.planning.parallelism import session_parallelism
+from gazette_aio.spark.planning.batch import plan_batch
 from gazette_aio.spark.planning.sampling import sample_schema
 from gazette_aio.spark.reading.partitions import read_partition
 from gazette_aio.spark.types import default_schema, parse_schema, schema_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, MutableMapping
+    from collections.abc import Iterator, MutableMapping
 
     import pyarrow as pa
     from pyspark.sql.datasource import (
         DataSourceStreamReader,
         DataSourceStreamWriter,
         DataSourceWriter,
-        Filter,
     )
 
     from gazette_aio.spark.planning.tasks import Partition
 
 _logger = logging.getLogger(__name__)
 
-_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _OF_STREAMS: Final = frozenset(name.lower() for name in OF_STREAMS)
 
 
@@ -99,9 +94,7 @@ class GazetteDataSource(DataSource):
                 unsupported types.
         """
         options = SourceOptions.parse(self.options, streaming=False)
-        pushes = options.pushdown and _is_pushdown_worker()
-        reader = PushdownGazetteReader if pushes else GazetteReader
-        return reader(options, parse_schema(schema.json()))
+        return GazetteReader(options, parse_schema(schema.json()))
 
     def streamReader(  # noqa: N802 - Spark's name.
         self, schema: StructType
@@ -185,7 +178,6 @@ class GazetteReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self.options: SourceOptions = options
         self.schema: pa.Schema = schema
-        self._pushdown: Pushdown | None = None
 
     def partitions(self) -> list[InputPartition]:
         """Return the partitions of the batch as of now, one per task.
@@ -201,9 +193,7 @@ class GazetteReader(DataSourceReader):
 
     async def _plan(self) -> list[Partition]:
         client = await spark_client(self.options.connection)
-        return await plan_batch(
-            client, self.options, self.schema, self._pushdown, cores=session_parallelism()
-        )
+        return await plan_batch(client, self.options, self.schema)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition.
@@ -215,33 +205,3 @@ class GazetteReader(DataSourceReader):
         # Without partitions, Spark makes one with the value None, and PySpark before 4.2 passes
         # None.
         return read_partition(tasks or (), self.options, self.schema)
-
-
-class PushdownGazetteReader(GazetteReader):
-    """Reads the part of a batch which a query's filters select.
-
-    Spark refuses readers with `pushFilters()` unless it's configured to push filters. A DataFrame
-    then has one plan of its partitions for all of its queries: the plan of the query whose filters
-    were pushed last. This is right only for DataFrames of a single query, thus an option enables
-    it.
-    """
-
-    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        super().__init__(options, schema)
-        self._given = options
-
-    def pushFilters(  # noqa: N802 - Spark's name.
-        self, filters: list[Filter]
-    ) -> Iterable[Filter]:
-        """Store filters, and return the filters which Spark must evaluate for each row."""
-        self._pushdown = pushed = Pushdown.of(filters, label_columns(self._given, self.schema))
-        self.options: SourceOptions = pushed.limit(self._given)
-        return pushed.unhandled
-
-
-def _is_pushdown_worker() -> bool:
-    """Return whether this process plans a batch and receives its filters from Spark."""
-    if _PUSHDOWN_WORKER in sys.modules:
-        return True
-    spec: Any = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == _PUSHDOWN_WORKER

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,17 +153,27 @@ def spark(spark_settings: dict[str, str], spark_log: Path) -> Iterator[SparkSess
 
     It has two cores, and runs each task which fails once more.
 
+    A query whose sources are too slow to connect is started again.
+
     Streams which a test left running are stopped behind the last one only: stop them yourself.
     What a test sets by `spark.conf.set` it must unset.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from benchmarks.soaks.spark_driver import start_patiently
 
     conf = SparkConf().setAll(list(spark_settings.items()))
     gateway = _launched(conf, spark_log)
     SparkContext(conf=conf, gateway=gateway).setLogLevel("ERROR")
     session = SparkSession.builder.getOrCreate()
-    yield session
+    with pytest.MonkeyPatch.context() as patch:
+        start = DataStreamWriter.start
+        patch.setattr(
+            DataStreamWriter, "start", lambda writer: start_patiently(partial(start, writer))
+        )
+        yield session
     for query in session.streams.active:
         query.stop()
     session.stop()

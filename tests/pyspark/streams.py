@@ -6,7 +6,6 @@ import json
 import pickle
 import time
 
-from gazette_aio.spark import start_query
 from tests.pyspark.limits import DEADLINE_SECONDS
 from tests.waiting import wait_until
 
@@ -29,7 +28,7 @@ class Run:
         frame = self.spark.readStream.format(self.source).options(**self.options)
         writer = frame.schema("id BIGINT").load().writeStream.foreachBatch(self.take)
         writer = writer.option("checkpointLocation", str(self.path))
-        self.query = start_query(writer.trigger(**trigger or {"availableNow": True}))
+        self.query = writer.trigger(**trigger or {"availableNow": True}).start()
         return self.query
 
     def finish(self):

@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 import gazette_aio.spark
 import pyspark_gazette
 from gazette_aio.message.uuid import ACK_TXN
-from gazette_aio.spark import GazetteDataSource, lag, register, start_query
+from gazette_aio.spark import GazetteDataSource, lag, register
 from tests import extent
 from tests.message.sequencing.sequencing import well_formed, wild
 from tests.pyspark.journals import Producer
@@ -135,10 +135,7 @@ def test_names_are_imported_when_used(spark_environment):
         """,
         env=spark_environment,
     )
-    names = (
-        "GazetteDataSource GazetteProgressListener QueryProgress"
-        " lag recover_sink register start_query"
-    )
+    names = "GazetteDataSource GazetteProgressListener QueryProgress lag recover_sink register"
     assert printed == f"\n{names}\n"
     for name in names.split():
         assert getattr(gazette_aio.spark, name).__name__ == name
@@ -304,10 +301,10 @@ def test_lag_of_a_query(spark, journals, tmp_path):
             journals.publish(name, [{"id": number}] * 50)
     total = journals.head("a") + journals.head("b")
     options = journals.options(startingOffsets="earliest", maxBytesPerTrigger=total // 3)
-    query = start_query(
+    query = (
         spark.readStream.format("gazette").options(**options).schema(SCHEMA).load()
         .writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
+        .trigger(availableNow=True).start()
     )  # fmt: skip
     try:
         query.processAllAvailable()

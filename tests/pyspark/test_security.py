@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import TLSOptions
-from gazette_aio.spark import recover_sink, start_query
+from gazette_aio.spark import recover_sink
 from tests.pyspark import tokens
 from tests.pyspark.journals import Broker, Journals
 from tests.pyspark.limits import DEADLINE_SECONDS
@@ -118,7 +118,7 @@ def test_batches_streams_and_sinks(spark, journals, options, told, tmp_path, giv
     assert ids(frame) == [0, 1, 10, 11]
     frame.write.format("talkative").mode("append").options(**sink).save()
     checkpoint = tmp_path / "checkpoint"
-    query = start_query(stream(spark, source, sink, checkpoint))
+    query = stream(spark, source, sink, checkpoint).start()
     try:
         assert query.awaitTermination(DEADLINE_SECONDS)
         query.explain(extended=True)
@@ -160,7 +160,7 @@ def test_whom_the_broker_refuses(spark, guarded, journals, options, told, tmp_pa
     with pytest.raises(Exception, match=REFUSED) as raised:
         save(by_token[1])
     errors.append(raised.value)
-    query = start_query(stream(spark, by_token[0], sink, tmp_path / "one"))
+    query = stream(spark, by_token[0], sink, tmp_path / "one").start()
     with pytest.raises(StreamingQueryException, match=REFUSED) as raised:
         query.awaitTermination(DEADLINE_SECONDS)
     errors.append(raised.value)
@@ -177,7 +177,7 @@ def test_whom_the_broker_refuses(spark, guarded, journals, options, told, tmp_pa
             with pytest.raises(PythonException, match="the token has expired") as raised:
                 load(given | timed).collect()
             errors.append(raised.value)
-        query = start_query(stream(spark, by_token[0] | timed, by_token[1], tmp_path / "two"))
+        query = stream(spark, by_token[0] | timed, by_token[1], tmp_path / "two").start()
         with pytest.raises(StreamingQueryException, match="the token has expired") as raised:
             query.awaitTermination(DEADLINE_SECONDS)
         errors.append(raised.value)

@@ -17,7 +17,6 @@ from benchmarks.soaks.spark import Query, kill, start_driver
 from benchmarks.soaks.spark_faults import HOLD, KILL
 from gazette_aio.client import connect
 from gazette_aio.message import protobuf_adapter
-from gazette_aio.spark import start_query
 from gazette_aio.spark.sink.commit_records import CommitKind, decode_line, encode_record
 from gazette_aio.spark.sink.committing import recover_sink
 from tests.pyspark.journals import PROTOBUF, Producer
@@ -248,7 +247,7 @@ def files(spark, path):
 
 def drain(frame, options, checkpoint, **given):
     writer = frame.writeStream.format("gazette").options(**options).trigger(availableNow=True)
-    query = start_query(writer.option("checkpointLocation", str(checkpoint)))
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
     try:
         assert query.awaitTermination(DEADLINE_SECONDS)
     finally:
@@ -490,7 +489,7 @@ def copy(spark, queries):
         frame = reader.load().repartition(given["tasks"])
         writer = frame.writeStream.format("stumbling").options(**given["sink"])
         writer = writer.option("checkpointLocation", given["checkpoint"])
-        running.append(start_query(writer.trigger(availableNow=True)))
+        running.append(writer.trigger(availableNow=True).start())
     try:
         for query in running:
             assert query.awaitTermination(DEADLINE_SECONDS)

@@ -11,7 +11,6 @@ import pytest
 
 # Where it's missing, this module isn't imported.
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import datasource
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
@@ -26,7 +25,6 @@ from tests.pyspark.probes import ProbeSource, RegisteredSource
 from tests.pyspark.streams import until
 
 SUSPENDED = pb.JournalSpec.Suspend.Level
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture
@@ -346,65 +344,22 @@ def regions(journals):
         journals.publish(region, documents(*range(10 * number, 10 * number + 10)))
 
 
-def plan_of(frame):
-    # Private: PySpark only prints plans.
-    return frame._jdf.queryExecution().executedPlan().toString()
-
-
-@pytest.fixture
-def pushdown(spark):
-    spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.unset(PUSHDOWN)
-
-
-def test_filters_hold_without_pushdown(read, journals, regions):
+def test_filters_hold(read, journals, regions):
     frame = read("id BIGINT, region STRING", partitionColumns="region")
     assert ids(frame.where("region = 'west' and id > 12")) == list(range(13, 20))
     assert ids(frame.where("region like 'n%'")) == list(range(20, 30))
 
 
-@pytest.mark.skipif(not hasattr(datasource, "Filter"), reason="before 4.1, Spark pushes no filters")
-def test_filters_are_pushed_down(read, journals, regions, pushdown):
-    names = "id BIGINT, region STRING, _journal STRING, _begin BIGINT"
-
-    def load(condition):
-        # Spark plans by the filters of the query that's planned last, so each has its own.
-        return read(names, partitionColumns="region", pushdown="true").where(condition)
-
-    west = load("region = 'west' and id > 12")
-    assert ids(west) == list(range(13, 20))
-    # Spark doesn't check again what journals were chosen by.
-    (filters,) = re.findall(r"Filter .*", plan_of(west))
-    assert "id" in filters
-    assert "region" not in filters
-    name = journals.name("east")
-    assert ids(load(f"_journal = '{name}'")) == list(range(10))
-    assert ids(load("region in ('east', 'north')")) == [*range(10), *range(20, 30)]
-    assert ids(load("region = 'south'")) == []
-    # Without filters, Spark plans by another worker.
-    assert load("true").count() == 30
-    begins = sorted(row["_begin"] for row in load(f"_journal = '{name}'").collect())
-    assert ids(load(f"_journal = '{name}' and _begin >= {begins[4]}")) == list(range(4, 10))
-    now = datetime.now(UTC) - timedelta(hours=1)
-    recent = read("id BIGINT, _timestamp TIMESTAMP", pushdown="true")
-    assert recent.where(fn.col("_timestamp") > fn.lit(now)).count() == 30
-
-
-def test_frames_may_be_filtered_in_several_ways_unless_an_option_says_else(
-    read, journals, regions, pushdown
-):
+def test_frames_may_be_filtered_in_several_ways(spark, read, journals, regions):
+    # A session which pushes filters down asks sources for it that can.
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "true")
     frame = read("id BIGINT, region STRING", partitionColumns="region")
     east, west = frame.where("region = 'east'"), frame.where("region = 'west'")
-    assert "region" in re.findall(r"Filter .*", plan_of(west))[0]
     assert ids(east.union(west)) == list(range(20))
     assert east.join(west.selectExpr("id - 10 as id"), "id").count() == 10
     assert frame.count() == 30
-
-
-def test_the_option_alone_is_no_error(read, journals, regions):
-    frame = read("id BIGINT, region STRING", partitionColumns="region", pushdown="true")
-    assert ids(frame.where("region = 'west'")) == list(range(10, 20))
+    spark.conf.unset(setting)
 
 
 def test_limits_and_counts(read, journals):

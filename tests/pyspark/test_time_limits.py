@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-# Where it's missing, this module isn't imported.
-from pyspark.sql import datasource
-from pyspark.sql import functions as fn
-
 import gazette_aio.protocol as pb
 from gazette_aio.message import Clock
 from tests.pyspark.journals import Producer
@@ -21,7 +17,6 @@ FRAGMENTS = 16
 ROWS = 120
 PAD = "x" * 3000
 SCHEMA = "id BIGINT, _timestamp TIMESTAMP"
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.mark.parametrize("codec", ["NONE", "ZSTANDARD"])
@@ -39,12 +34,12 @@ def test_only_fragments_of_the_time_are_fetched(spark: Any, journals: Any, codec
         journals.persist("a")
     control = journals.broker.embedded.control
 
-    def fetched(where: Any = "true", **options: Any) -> tuple[int, int, list[int]]:
+    def fetched(**options: Any) -> tuple[int, int, list[int]]:
         """Return the bytes which were read through the broker, their requests, and the rows."""
         reads = control.observe("read", journal=journals.name("a"))
         given = journals.options(fileRoot=None, io="broker", **options)
         frame = spark.read.format("gazette").schema(SCHEMA).options(**given).load()
-        found = sorted(row["id"] for row in frame.where(where).collect())
+        found = sorted(row["id"] for row in frame.collect())
         requests = [one for one in reads.requests if not one.metadata_only]
         reads.remove()
         return sum(one.end_offset - one.offset for one in requests), len(requests), found
@@ -52,20 +47,10 @@ def test_only_fragments_of_the_time_are_fetched(spark: Any, journals: Any, codec
     begin, end = BEGIN + 6 * HOUR + 900, BEGIN + 8 * HOUR + 1800
     times = [datetime.fromtimestamp(at, UTC) for at in (begin, end)]
     given = {"startingTimestamp": times[0].isoformat(), "endingTimestamp": times[1].isoformat()}
-    ways: list[tuple[Any, dict[str, Any]]] = [("true", given)]
-    if hasattr(datasource, "Filter"):  # Before 4.1, Spark pushes no filters.
-        low, high = map(fn.lit, times)
-        between = (fn.col("_timestamp") >= low) & (fn.col("_timestamp") < high)
-        ways.append((between, {"pushdown": "true"}))
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        for where, options in ways:
-            size, requests, found = fetched(where, **options)
-            assert found == list(range(6 * ROWS + ROWS // 4, 8 * ROWS + ROWS // 2))
-            assert size <= 1.2 * (cuts[9] - cuts[6])
-            assert requests <= 1 + 8
-    finally:
-        spark.conf.unset(PUSHDOWN)
+    size, requests, found = fetched(**given)
+    assert found == list(range(6 * ROWS + ROWS // 4, 8 * ROWS + ROWS // 2))
+    assert size <= 1.2 * (cuts[9] - cuts[6])
+    assert requests <= 1 + 8
     size, requests, found = fetched(endingTimestamp=1)
     assert found == []
     assert requests <= 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,10 +11,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, Clock, ProducerID
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning import tasks
-from gazette_aio.spark.planning.batch import label_columns, plan_batch
-from gazette_aio.spark.planning.filters import Pushdown
-from gazette_aio.spark.planning.tasks import OPEN_BYTES, All, CommittedFrom, CommittedSplitOf
+from gazette_aio.spark.planning.batch import plan_batch
+from gazette_aio.spark.planning.tasks import All, CommittedFrom, CommittedSplitOf
 from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import create_journals, journal_spec
 from tests.spark.journals import line
@@ -36,24 +33,6 @@ RAW = options(format="raw", partitionColumns="region, part")
 SCHEMA = default_schema(RAW.partition_columns)
 
 
-class Filter:
-    def __init__(self, *attribute, **values):
-        self.attribute = attribute
-        self.__dict__ |= values
-
-
-class EqualTo(Filter):
-    pass
-
-
-class GreaterThanOrEqual(Filter):
-    pass
-
-
-class LessThan(Filter):
-    pass
-
-
 @pytest.fixture
 async def client(gazette_client):
     """Journals of 1,000 bytes and their labels, of which `p/frames` can be cut at fragments only."""
@@ -71,20 +50,6 @@ async def client(gazette_client):
     return gazette_client
 
 
-@pytest.fixture
-def asked(client, monkeypatch):
-    """Counts the RPCs about each journal."""
-    counts = Counter()
-    real = client.context.rpc.list_fragments
-
-    def list_fragments(request):
-        counts[request.journal] += 1
-        return real(request)
-
-    monkeypatch.setattr(client.context.rpc, "list_fragments", list_fragments)
-    return counts
-
-
 def places(partitions):
     """What tasks read, whatever partition they're in."""
     return sorted(
@@ -95,7 +60,7 @@ def places(partitions):
 
 
 async def test_small_journals_are_packed(client):
-    (partition,) = await plan_batch(client, RAW, SCHEMA, cores=8)
+    (partition,) = await plan_batch(client, RAW, SCHEMA)
     assert places([partition]) == [
         ("east", 0, 1000),
         ("frames", 0, 1000),
@@ -121,48 +86,10 @@ async def test_as_many_partitions_as_are_asked_for(client):
     assert len(planned) == 5
 
 
-async def test_as_many_partitions_as_there_are_cores_if_it_pays(client, monkeypatch):
-    monkeypatch.setattr(tasks, "SMALL_BYTES", OPEN_BYTES)
-    planned = await plan_batch(client, RAW, SCHEMA, cores=2)
-    assert len(planned) == 2
-    assert sum(task.size for partition in planned for task in partition) == 3000
-    # There's too little for more.
-    assert len(await plan_batch(client, RAW, SCHEMA, cores=99)) == 3
-
-
 async def test_limits_of_splits(client):
     planned = await plan_batch(client, replace(RAW, max_split_bytes=400), SCHEMA)
     sizes = [task.size for partition in planned for task in partition]
     assert sorted(sizes) == [333, 333, 333, 333, 334, 334, 1000]
-
-
-async def test_filters_prune_journals_before_anything_is_asked(client, asked):
-    pushdown = Pushdown.of([EqualTo("region", value="west")], label_columns(RAW, SCHEMA))
-    planned = await plan_batch(client, RAW, SCHEMA, pushdown)
-    assert places(planned) == [("west", 0, 1000)]
-    assert asked == {"p/west": 1}
-    pushdown = Pushdown.of([EqualTo("region", value="north")], label_columns(RAW, SCHEMA))
-    assert await plan_batch(client, RAW, SCHEMA, pushdown) == []
-
-
-async def test_filters_clip_ranges(client):
-    filters = [GreaterThanOrEqual("_begin", value=300), LessThan("_begin", value=400)]
-    pushdown = Pushdown.of(filters, label_columns(RAW, SCHEMA))
-    planned = await plan_batch(client, RAW, SCHEMA, pushdown)
-    assert places(planned) == [
-        ("east", 300, 400),
-        ("frames", 0, 1000),
-        ("west", 300, 400),
-    ]
-
-
-def test_columns_by_which_filters_prune():
-    assert label_columns(RAW, SCHEMA) == {"region": "region", "part": "part"}
-    array = options(partitionColumns="region array<string>, part = app.gazette.dev/part")
-    assert label_columns(array, default_schema(array.partition_columns)) == {
-        "part": "app.gazette.dev/part"
-    }
-    assert label_columns(RAW, pa.schema([pa.field("_value", pa.binary())])) == {}
 
 
 async def test_offsets(client):
@@ -227,7 +154,7 @@ async def stored(gazette_broker, gazette_client):
 
 async def test_committed_journals_are_cut_if_they_are_large(stored, gazette_client):
     client, ends = gazette_client, stored.ends
-    ((whole,),) = await plan_batch(client, options(), default_schema(), cores=8)
+    ((whole,),) = await plan_batch(client, options(), default_schema())
     assert (whole.begin, whole.end) == (0, ends[-1])
     assert isinstance(whole.kind, CommittedFrom)
 
@@ -237,12 +164,6 @@ async def test_committed_journals_are_cut_if_they_are_large(stored, gazette_clie
     *others, last = tasks
     assert all(isinstance(task.kind, CommittedSplitOf) for task in others)
     assert isinstance(last.kind, CommittedFrom)
-
-    # A split needs the ones behind it, whichever of their rows are wanted.
-    pushdown = Pushdown.of([LessThan("_begin", value=1)], {})
-    narrow = options(minPartitions="3")
-    planned = await plan_batch(client, narrow, default_schema(), pushdown)
-    assert planned == [(tasks[0],)]
 
     plain = options(isolation="read-uncommitted", minPartitions="2")
     planned = await plan_batch(client, plain, default_schema())

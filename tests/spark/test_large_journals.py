@@ -16,7 +16,7 @@ from gazette_aio.client import connect
 from gazette_aio.message import build_uuid
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning.batch import plan_batch
-from gazette_aio.spark.planning.tasks import OPEN_BYTES
+from gazette_aio.spark.planning.tasks import MIDDLE_BYTES, OPEN_BYTES
 from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 from tests import extent
@@ -130,8 +130,8 @@ async def test_many_small_journals_take_few_partitions(tmp_path):
             for isolation in ("read-committed", "read-uncommitted"):
                 given = {"brokers": broker.endpoint, "prefix": "many/", "isolation": isolation}
                 options = SourceOptions.parse(given, streaming=False)
-                partitions = await plan_batch(client, options, default_schema(), cores=2)
+                partitions = await plan_batch(client, options, default_schema())
                 planned = sorted(task.journal for part in partitions for task in part)
                 assert planned == names
                 size = JOURNALS * (OPEN_BYTES + len(line))
-                assert len(partitions) == max(2, -(-size // options.max_split_bytes))
+                assert len(partitions) == size // MIDDLE_BYTES

@@ -51,7 +51,19 @@ def test_defaults_of_a_batch() -> None:
     assert (found.fetch_timeout, found.producer_horizon) == (120, 86_400)
     assert found.fail_on_data_loss
     assert not found.infer_schema
-    assert (found.io, found.isolation, found.pushdown) == ("auto", None, False)
+    assert (found.io, found.isolation) == ("auto", None)
+
+
+@pytest.mark.parametrize("name", ["pushdown", "pushDown"])
+@pytest.mark.parametrize("text", ["true", "false", ""])
+def test_filters_are_not_pushed_down(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_options({"brokers": "http://b:1", "prefix": "a/", name: text})
+    assert str(caught.value) == (
+        f"option {name!r} isn't supported: choose journals by 'selector', times by"
+        " 'startingTimestamp' and 'endingTimestamp', and bytes by 'startingOffsets' and"
+        " 'endingOffsets'"
+    )
 
 
 def test_defaults_of_a_stream() -> None:
@@ -88,7 +100,6 @@ def test_every_option_of_a_source() -> None:
         "batchRows": "500",
         "batchBytes": "1 MiB",
         "producerHorizon": "3600",
-        "pushdown": "true",
     }
     expected = SourceOptions(
         connection=BrokerAccess(
@@ -121,7 +132,6 @@ def test_every_option_of_a_source() -> None:
         batch_rows=500,
         batch_bytes=1 << 20,
         producer_horizon=3600.0,
-        pushdown=True,
     )
     assert SourceOptions.parse(options, streaming=False) == expected
     # Spark hands them over in lower case.

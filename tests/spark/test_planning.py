@@ -7,10 +7,7 @@ import logging
 import pickle
 import random
 import sys
-from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +23,6 @@ from gazette_aio.message.ranges.committed import (
 from gazette_aio.message.sequencing.sequencer import Sequencer
 from gazette_aio.message.uuid import Flags, ProducerID
 from gazette_aio.protocol.errors import ConfigurationError
-from gazette_aio.spark.planning.filters import Pushdown
 from gazette_aio.spark.planning.journal_ranges import (
     FragmentInfo,
     JournalInfo,
@@ -40,6 +36,7 @@ from gazette_aio.spark.planning.journal_ranges import (
     split_range,
 )
 from gazette_aio.spark.planning.tasks import (
+    MIDDLE_BYTES,
     OPEN_BYTES,
     CommittedFrom,
     CommittedSplitOf,
@@ -47,6 +44,7 @@ from gazette_aio.spark.planning.tasks import (
     plan_committed_tasks,
     plan_split_tasks,
     plan_tasks,
+    size_partitions,
 )
 from tests.message.ranges.readers import deliver_range, deliver_split
 
@@ -419,7 +417,7 @@ def test_committed_splits_deliver_what_a_sequencer_does(seed, caplog):
     assert sorted(delivered) == sorted(expected)
 
 
-def test_committed_splits_of_what_is_not_wanted_are_left_out():
+def test_committed_splits_without_messages_are_read():
     splits = split_range(whole(journal("a/j", 30, (0, 10), (10, 20), (20, 30))), 10)
     row = Envelope("a/j", 2, 8, 5, Flags(0), ProducerID(b"\x01" * 6), None)
     last = Envelope("a/j", 21, 30, 7, Flags(0), ProducerID(b"\x01" * 6), None)
@@ -428,8 +426,6 @@ def test_committed_splits_of_what_is_not_wanted_are_left_out():
     tasks = plan_split_tasks(splits, plan)
     assert spans(tasks) == [(0, 10), (10, 20), (20, 30)], "there may be rows of bad records"
     assert deliver_split(random.Random(1), tasks[1].kind.plan, UuidColumns.empty()) == []
-    assert spans(plan_split_tasks(splits, plan, bounds=(10, 99))) == [(10, 20), (20, 30)]
-    assert spans(plan_split_tasks(splits, plan, bounds=(0, 20))) == [(0, 10), (10, 20)]
 
 
 def test_last_splits_are_joined():
@@ -447,136 +443,12 @@ def test_last_splits_are_joined():
     assert (only.begin, only.end, only.is_aligned) == (0, 40, True)
 
 
-# --- Filters, as Spark's look.
-
-
-@dataclass(frozen=True)
-class EqualTo:
-    attribute: tuple[str, ...]
-    value: Any
-
-
-def filter_of(kind, column, *value):
-    """Return a filter whose class has the name, as one of Spark's."""
-    attribute = column if isinstance(column, tuple) else (column,)
-    members = {"attribute": attribute} | ({"value": value[0]} if value else {})
-    return type(kind, (), members)()
-
-
-def negated(item):
-    return type("Not", (), {"child": item})()
-
-
-COLUMNS = {"region": "app/region", "part": "part"}
-ROWS = [
-    JournalInfo("a/1", 9, labels=(("app/region", ("eu", "us")), ("part", ("1",)))),
-    JournalInfo("a/2", 9, labels=(("app/region", ("us",)),)),
-    JournalInfo("b/1", 9),
-]
-
-
-@pytest.mark.parametrize(
-    ("item", "expected"),
-    [
-        (EqualTo(("region",), "us"), "a/2"),
-        (filter_of("EqualTo", "region", "eu"), "a/1"),
-        (filter_of("EqualTo", "_journal", "b/1"), "b/1"),
-        (filter_of("In", "_journal", ["b/1", "a/1", "c"]), "a/1 b/1"),
-        (filter_of("In", "region", ("us", None)), "a/2"),
-        (filter_of("StringStartsWith", "_journal", "a/"), "a/1 a/2"),
-        (filter_of("StringEndsWith", "_journal", "/1"), "a/1 b/1"),
-        (filter_of("StringContains", "region", "u"), "a/1 a/2"),
-        (filter_of("GreaterThan", "_journal", "a/1"), "a/2 b/1"),
-        (filter_of("GreaterThanOrEqual", "_journal", "a/2"), "a/2 b/1"),
-        (filter_of("LessThan", "region", "us"), "a/1"),
-        (filter_of("LessThanOrEqual", "region", "us"), "a/1 a/2"),
-        (filter_of("IsNotNull", "part"), "a/1"),
-        (filter_of("IsNull", "part"), "a/2 b/1"),
-        (filter_of("EqualNullSafe", "part", None), "a/2 b/1"),
-        (filter_of("EqualNullSafe", "part", "1"), "a/1"),
-        (negated(filter_of("EqualTo", "region", "us")), "a/1"),
-        (negated(filter_of("In", "region", ["eu", None])), ""),
-        (filter_of("In", "region", []), ""),
-        (negated(filter_of("In", "region", [])), "a/1 a/2 b/1"),
-        (negated(filter_of("IsNull", "region")), "a/1 a/2"),
-        (filter_of("IsNotNull", "_begin"), "a/1 a/2 b/1"),
-    ],
-)
-def test_filters_of_journals_are_handled(item, expected):
-    pushed = Pushdown.of([item], COLUMNS)
-    assert pushed.unhandled == ()
-    assert [info.name for info in ROWS if pushed.matches(info)] == expected.split()
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        filter_of("EqualTo", "other", "x"),
-        filter_of("EqualTo", ("region", "x"), "x"),
-        filter_of("EqualTo", "region", 1),
-        filter_of("In", "region", ["x", 1]),
-        filter_of("In", "region", "x"),
-        filter_of("IsNotNull", "_timestamp"),
-        filter_of("SomethingNew", "region", "x"),
-        filter_of("AlwaysFalse", ()),
-        negated(filter_of("EqualTo", "other", "x")),
-        filter_of("EqualTo", "_begin", "x"),
-        filter_of("GreaterThan", "_timestamp", datetime(2024, 1, 1)),  # noqa: DTZ001
-        object(),
-    ],
-)
-def test_other_filters_change_nothing(item):
-    pushed = Pushdown.of([item], COLUMNS)
-    assert pushed.unhandled == (item,)
-    assert all(map(pushed.matches, ROWS))
-    info = journal("a/j", 100, (0, 50, 1), (50, 100, 2))
-    assert pushed.clip(whole(info), committed=False) == whole(info)
-
-
-@pytest.mark.parametrize(
-    ("item", "expected"),
-    [
-        (filter_of("GreaterThan", "_begin", 10), (11, 100)),
-        (filter_of("GreaterThanOrEqual", "_begin", 10), (10, 100)),
-        (filter_of("LessThan", "_begin", 10), (0, 10)),
-        (filter_of("LessThanOrEqual", "_begin", 10), (0, 11)),
-        (filter_of("EqualTo", "_begin", 10), (10, 11)),
-        (filter_of("In", "_begin", [10, 30]), (10, 31)),
-        (filter_of("LessThanOrEqual", "_end", 10), (0, 10)),
-        (filter_of("GreaterThan", "_end", 10), (0, 100)),
-        (filter_of("GreaterThan", "_begin", 1000), (100, 100)),
-        (filter_of("LessThan", "_begin", -5), (0, 0)),
-    ],
-)
-def test_filters_of_offsets_clip_ranges(item, expected):
-    pushed = Pushdown.of([item], COLUMNS)
-    assert pushed.unhandled == (item,)
-    planned = whole(journal("a/j", 100, (0, 20), (20, 100)))
-    assert pushed.clip(planned, committed=False)[1:] == expected
-    assert pushed.clip(planned, committed=True) == planned
-
-
-def test_offsets_clip_other_framings_to_fragments():
-    info = journal("a/j", 100, (0, 20), (20, 40), (40, 60), (60, 100), content_type=FIXED)
-    both = [filter_of("GreaterThan", "_begin", 30), filter_of("LessThan", "_begin", 50)]
-    assert Pushdown.of(both, {}).clip(whole(info), committed=False)[1:] == (20, 60)
-    none = [filter_of("GreaterThan", "_begin", 300)]
-    clipped = Pushdown.of(none, {}).clip(whole(info), committed=False)
-    assert (clipped.begin, clipped.end) == (60, 100)
-
-
-@given(st.integers(-5, 120), st.integers(-5, 120), st.booleans())
-def test_no_wanted_row_is_clipped(low, high, divisible):
-    rows = [(at, at + 5) for at in range(0, 100, 5)]
-    info = journal(
-        "a/j", 100, (0, 25), (25, 70), (70, 90), content_type=NDJSON if divisible else FIXED
-    )
-    both = [filter_of("GreaterThan", "_begin", low), filter_of("LessThan", "_end", high)]
-    _, begin, end = Pushdown.of(both, {}).clip(whole(info), committed=False)
-    assert 0 <= begin <= end <= 100
-    for row_begin, row_end in rows:
-        if row_begin > low and row_end < high:
-            assert begin <= row_begin < end
+def test_partitions_by_size():
+    size = 10 * MIDDLE_BYTES
+    large = whole(journal("a/j", size, (0, size, 1)))
+    assert size_partitions([large]).least == 10
+    assert size_partitions([large], min_partitions=7) == (7, size // 7)
+    assert size_partitions([whole(journal("a/j", 5, (0, 5, 1)))]).least == 0
 
 
 def test_times_skip_fragments():

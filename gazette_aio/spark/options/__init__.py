@@ -175,8 +175,6 @@ class SourceOptions:
     batch_rows: int = 10_000
     batch_bytes: int = 4 << 20
     producer_horizon: float = 24 * 3600.0
-    pushdown: bool = False
-    """Whether Spark's filters limit what is read: only right for frames of a single query."""
 
     def starting_ms(self, journal: str) -> int | None:
         """Return the time at which a journal begins, in milliseconds since 1970; or None."""

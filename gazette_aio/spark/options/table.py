@@ -67,7 +67,6 @@ SOURCE: Final[Table] = MappingProxyType(
         "batchRows": ("batch_rows", values.count),
         "batchBytes": ("batch_bytes", values.size),
         "producerHorizon": ("producer_horizon", values.seconds),
-        "pushdown": ("pushdown", values.boolean),
     }
 )
 SINK: Final[Table] = MappingProxyType(
@@ -94,6 +93,11 @@ _IGNORED: Final = frozenset(
     }
 )
 _IGNORED_PREFIX: Final = "option."
+_REPLACED: Final = {
+    "pushdown": "isn't supported: choose journals by 'selector', times by 'startingTimestamp' and"
+    " 'endingTimestamp', and bytes by 'startingOffsets' and 'endingOffsets'"
+}
+"""What's said of options which there aren't, by their lower-case names."""
 _MOST_SAID: Final = 80
 
 
@@ -111,6 +115,8 @@ def parse_options(options: Mapping[str, str]) -> dict[str, Any]:
         lower = key.lower()
         if lower in _IGNORED or lower.startswith(_IGNORED_PREFIX):
             continue
+        if (instead := _REPLACED.get(lower)) is not None:
+            raise ConfigurationError(f"option {key!r} {instead}")
         if (name := _NAMES.get(lower)) is None:
             hint = suggestion(lower, _ALL) or f": options are {', '.join(_ALL)}"
             raise ConfigurationError(f"unknown option {_short(key)!r}{hint}")

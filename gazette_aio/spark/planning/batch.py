@@ -1,4 +1,4 @@
-"""Plans of batches: from options, filters and listings to partitions."""
+"""Plans of batches: from options and listings to partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.spark.planning.clock_probes import narrow_ranges
-from gazette_aio.spark.planning.filters import Pushdown
 from gazette_aio.spark.planning.journal_ranges import (
     check_names,
     join_last,
@@ -27,7 +26,6 @@ from gazette_aio.spark.planning.tasks import (
 )
 from gazette_aio.spark.rows.formats import isolation_of
 from gazette_aio.spark.rows.records import RowDecoder, RowLayout
-from gazette_aio.spark.types import classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,12 +41,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def plan_batch(
-    client: JournalClient,
-    options: SourceOptions,
-    schema: Schema,
-    pushdown: Pushdown | None = None,
-    *,
-    cores: int | None = 1,
+    client: JournalClient, options: SourceOptions, schema: Schema
 ) -> list[Partition]:
     """Return the partitions of a batch; without content there are none.
 
@@ -56,8 +49,6 @@ async def plan_batch(
         client: Client to use.
         options: Options of the source.
         schema: Exact Arrow schema of the rows.
-        pushdown: Selection of rows; all rows by default.
-        cores: Least number of partitions, unless they would be too small; None to decide by size.
 
     Raises:
         ConfigurationError: Journals don't exist, or options and schema don't fit them.
@@ -66,8 +57,7 @@ async def plan_batch(
 
     Cancellation: safe.
     """
-    pushdown = Pushdown({}) if pushdown is None else pushdown
-    journals = await _list(client, options, pushdown)
+    journals = await _list(client, options)
     layout = RowLayout(options, schema)
     await in_thread(check_journals, layout, journals)
     ranges = plan_ranges(journals, options.starting, options.ending)
@@ -76,10 +66,9 @@ async def plan_batch(
         if mod_time := _begin_mod_time(options, planned.journal.name):
             ranges[at] = skip_older(planned, mod_time)
     ranges = await narrow_ranges(client, ranges, options, layout.clocks_of)
-    plain, committed = _clip(options, ranges, pushdown)
+    plain, committed = _by_isolation(options, ranges)
     sizes = size_partitions(
         [*plain, *committed],
-        cores=cores,
         max_split_bytes=options.max_split_bytes,
         min_partitions=options.min_partitions,
     )
@@ -90,22 +79,11 @@ async def plan_batch(
     if cut:
         size = sum(split.size for splits in cut for split in splits[:-1])
         _logger.info("summarizing %d bytes of %d journals", size, len(cut))
-    bounds = (pushdown.begin, pushdown.end)
     plans = await plan_ranges_of_splits(client, cut, options, acks_ends)
     for splits, plan in zip(cut, plans, strict=True):
         acks_end = acks_ends[splits[0].journal.name]
-        tasks += plan_split_tasks(splits, plan, bounds=bounds, acks_end=acks_end, labels=labels)
+        tasks += plan_split_tasks(splits, plan, acks_end=acks_end, labels=labels)
     return pack(tasks, max_split_bytes=options.max_split_bytes, min_partitions=sizes.least)
-
-
-def label_columns(options: SourceOptions, schema: Schema) -> dict[str, str]:
-    """Return the labels of the string columns of labels, for `Pushdown`."""
-    columns = classify(
-        schema,
-        partition_columns=options.partition_columns,
-        corrupt_column=options.corrupt_column,
-    )
-    return {column.name: column.label for column in columns.labels if not column.is_array}
 
 
 def check_journals(layout: RowLayout, journals: Iterable[JournalInfo]) -> None:
@@ -118,21 +96,12 @@ def check_journals(layout: RowLayout, journals: Iterable[JournalInfo]) -> None:
         RowDecoder(layout, journal.name, journal.labels, journal.content_type)
 
 
-async def _list(
-    client: JournalClient, options: SourceOptions, pushdown: Pushdown
-) -> list[JournalInfo]:
-    names: set[str] = set()
-
-    def wanted(journal: JournalInfo) -> bool:
-        names.add(journal.name)
-        return pushdown.matches(journal)
-
+async def _list(client: JournalClient, options: SourceOptions) -> list[JournalInfo]:
     begin_mod_time = 0
     if options.starting == "earliest" and options.ending == "latest":
         begin_mod_time = _least_mod_time(options)
-    journals = await list_journals(
-        client, options, fragments=True, wanted=wanted, begin_mod_time=begin_mod_time
-    )
+    journals = await list_journals(client, options, fragments=True, begin_mod_time=begin_mod_time)
+    names = {journal.name for journal in journals}
     check_names(options.starting, names, "startingOffsets")
     check_names(options.ending, names, "endingOffsets")
     if isinstance(options.starting_timestamp_ms, Mapping):
@@ -151,17 +120,16 @@ def _least_mod_time(options: SourceOptions) -> int:
     return _begin_mod_time(options, "")
 
 
-def _clip(
-    options: SourceOptions, ranges: Iterable[JournalRange], pushdown: Pushdown
+def _by_isolation(
+    options: SourceOptions, ranges: Iterable[JournalRange]
 ) -> tuple[list[JournalRange], list[JournalRange]]:
     """Return the ranges of all messages, and the ranges of committed messages."""
     plain: list[JournalRange] = []
     committed: list[JournalRange] = []
-    for whole in ranges:
-        is_committed = isolation_of(options, whole.journal.content_type) == "read-committed"
-        planned = pushdown.clip(whole, committed=is_committed)
+    for planned in ranges:
         if planned.begin < planned.end:
-            (committed if is_committed else plain).append(planned)
+            isolation = isolation_of(options, planned.journal.content_type)
+            (committed if isolation == "read-committed" else plain).append(planned)
     return plain, committed
 
 

@@ -34,7 +34,7 @@ SMALL_BYTES = 8 << 20
 """Bytes which are read in about the time of starting a task of Spark, some 35 ms."""
 
 MIDDLE_BYTES = 32 << 20
-"""Bytes of a partition if it's unknown how many are executed at once."""
+"""Bytes of a partition, as it's unknown how many are executed at once."""
 
 _UNLIMITED = 1 << 63
 
@@ -164,7 +164,6 @@ def plan_split_tasks(
     splits: Sequence[Split],
     plan: RangePlan,
     *,
-    bounds: tuple[int, int] | None = None,
     acks_end: int = 0,
     labels: Collection[str] | None = None,
 ) -> list[Task]:
@@ -174,11 +173,9 @@ def plan_split_tasks(
         splits: All splits of one range, from `split_range()` without `anywhere`.
         plan: Plan of all splits but the last. It must include enough of the last split to decide
             which pending messages commit.
-        bounds: Splits which have nothing of `[begin, end)` are left out.
         acks_end: Offset before which messages of the range may commit, if that's after its end.
         labels: Names of the labels which rows need; all by default.
     """
-    low, high = bounds or (0, _UNLIMITED)
     kinds: list[Kind] = [CommittedSplitOf(each) for each in plan.splits]
     # Replays begin with a record, as the split does: a torn record before it would swallow it.
     state = replace(plan.state, offset=splits[-1].begin)
@@ -186,7 +183,6 @@ def plan_split_tasks(
     return [
         _task(split, kind, labels, acks_end if split is splits[-1] else 0)
         for split, kind in zip(splits, kinds, strict=True)
-        if split.begin < high and split.end > low
     ]
 
 
@@ -207,7 +203,6 @@ class PartitionSizes(NamedTuple):
 def size_partitions(
     ranges: Sequence[JournalRange],
     *,
-    cores: int | None,
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     min_partitions: int | None = None,
 ) -> PartitionSizes:
@@ -215,16 +210,14 @@ def size_partitions(
 
     Args:
         ranges: The ranges.
-        cores: Least number of partitions, unless they would be too small; None if it's unknown:
-            partitions then have about `MIDDLE_BYTES`.
         max_split_bytes: Limit of the bytes of a partition.
-        min_partitions: Least number of partitions of any size; overrides `cores`.
+        min_partitions: Least number of partitions of any size; by default they have about
+            `MIDDLE_BYTES`.
     """
     total = sum(map(content_bytes, ranges))
     least = min_partitions
     if least is None:
-        weight = total + OPEN_BYTES * len(ranges)
-        least = weight // MIDDLE_BYTES if cores is None else min(cores, weight // SMALL_BYTES)
+        least = (total + OPEN_BYTES * len(ranges)) // MIDDLE_BYTES
     return PartitionSizes(least, max(min(max_split_bytes, total // max(least, 1)), 1))
 
 

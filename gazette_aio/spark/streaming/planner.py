@@ -78,7 +78,6 @@ class StreamPlanner:
     Args:
         options: Options of the source.
         schema: Exact Arrow schema of the rows.
-        cores: Least number of partitions, unless they would be too small.
         clock: Returns the time in seconds since 1970.
     """
 
@@ -87,7 +86,6 @@ class StreamPlanner:
         options: SourceOptions,
         schema: Schema,
         *,
-        cores: int | None = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
@@ -100,7 +98,6 @@ class StreamPlanner:
             corrupt_column=options.corrupt_column,
         )
         self._labels = {column.label for column in columns.labels}
-        self._cores = cores
         self._sequences = options.isolation != "read-uncommitted" and (
             options.isolation is not None or options.format != "raw"
         )
@@ -457,7 +454,6 @@ class StreamPlanner:
         plain = [one for one in found if not self._is_committed(one.journal)]
         least, limit = size_partitions(
             found,
-            cores=self._cores,
             max_split_bytes=self._options.max_split_bytes,
             min_partitions=self._options.min_partitions,
         )

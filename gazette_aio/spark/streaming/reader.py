@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gazette_aio.spark import bridge
-from gazette_aio.spark.planning.parallelism import session_parallelism
 from gazette_aio.spark.reading.partitions import read_partition
 from gazette_aio.spark.streaming.planner import StreamPlanner
 
@@ -40,7 +39,7 @@ class BaseStreamReader(DataSourceStreamReader):
         self._planner = self._make_planner()
 
     def _make_planner(self) -> StreamPlanner:
-        return self._planner_type(self.options, self.schema, cores=session_parallelism())
+        return self._planner_type(self.options, self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The planner's state stays in the process which plans.
