@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,11 @@ import click
 from gazette_aio.broker.inspection import Finding, Inspection
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.groups import CommandGroup
-from gazette_aio.cli.shell.output import print_json, print_line, print_table
+from gazette_aio.cli.shell.output import print_json, print_line, print_table, progress
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _DIRECTORY = click.argument(
     "data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path)
@@ -38,8 +37,12 @@ def check(data_dir: Path, *, as_json: bool) -> None:
     All content is read. The exit code is 1 if anything is damaged.
     """
     inspection = Inspection(data_dir)
+    findings: list[Finding] = []
     try:
-        findings = list(_with_progress(inspection.check(), inspection.journals + 2))
+        with progress("checking", inspection.journals + 2) as bar:
+            for finding in inspection.check():
+                findings.append(finding)
+                bar.advance(1)
     finally:
         inspection.close()
     _print(findings, as_json=as_json)
@@ -73,17 +76,6 @@ def repair(data_dir: Path, *, as_json: bool) -> None:
         print_line("nothing is damaged")
     if failure is not None:
         raise failure
-
-
-def _with_progress(findings: Iterable[Finding], count: int) -> Iterator[Finding]:
-    with click.progressbar(
-        findings,
-        length=count,
-        label="checking",
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-    ) as progress:
-        yield from progress
 
 
 def _print(findings: Iterable[Finding], *, as_json: bool) -> None:

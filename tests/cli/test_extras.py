@@ -55,6 +55,23 @@ def test_a_missing_extra_of_a_store(monkeypatch: Any) -> None:
     assert exit_code(e.value) == 2
 
 
+def test_a_text_alone_does_not_make_an_error_that_of_an_extra() -> None:
+    damaged = StoreError("damaged is the file named pip install 'gazette-aio[server]'")
+    assert exit_code(damaged) == 1
+
+
+def test_commands_of_journals_import_no_broker_and_no_consumer() -> None:
+    program = """
+import sys
+from gazette_aio.cli.app import run
+run(["journals", "prune", "--help"])
+servers = ("gazette_aio.broker", "gazette_aio.consumer")
+sys.exit(repr([name for name in sys.modules if name.startswith(servers)]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.stderr == b"[]\n"
+
+
 def test_a_missing_extra_of_the_broker(tmp_path: Path) -> None:
     done = without_extras("serve", "--grpc-extras", f"--data-dir={tmp_path / 'data'}")
 

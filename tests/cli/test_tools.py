@@ -330,6 +330,16 @@ async def test_doctor_without_a_server(cli: Any, unused_port: int) -> None:
     assert (await cli("doctor", "--broker.address=ftp://x")).code == 1
 
 
+async def test_doctor_says_what_an_address_of_etcd_is(cli: Any, unused_port: int) -> None:
+    address = f"--broker.address=http://127.0.0.1:{unused_port}"
+    done = await cli("doctor", address, "--json", env={"ETCD_ADDRESS": "localhost:2379"})
+
+    etcd = done.json[-1]
+    assert (etcd["check"], etcd["result"]) == ("Etcd", "failed")
+    assert etcd["detail"].endswith("missing host: localhost:2379")
+    assert etcd["remedy"] == "expected a URL such as http://localhost:2379"
+
+
 def test_findings_of_clocks_and_certificates() -> None:
     now = time.time()
 

@@ -129,9 +129,8 @@ def check_installed(scheme: str) -> None:
     except (ImportError, ValueError):
         found = None
     if found is None:
-        raise pb.StoreError(
-            f"fragment stores of scheme {scheme} need obstore: pip install 'gazette-aio[server]'"
-        )
+        text = f"fragment stores of scheme {scheme} need obstore: pip install 'gazette-aio[server]'"
+        raise pb.StoreError(text) from ModuleNotFoundError("obstore")
 
 
 def container_prefix(parsed: pb.FragmentStoreURL) -> str:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
-import os
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.aio.threads import in_thread
-from gazette_aio.broker.stores.fragment_store import StoreAccessError
+from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.shell.output import print_json, print_table
+from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.quantities import counted
-from gazette_aio.cli.shell.stores import FragmentStores, store_options
+from gazette_aio.cli.shell.stores import Pruned, Pruning, store_options
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import fetch_hints, list_shards
@@ -32,36 +29,30 @@ if TYPE_CHECKING:
     from gazette_aio.consumer.api import ShardClient
     from gazette_aio.consumer.recoverylog.pruning import PruningPlan, ShardHints
 
-_CONCURRENT = 32
 _CHANGED = "nothing was removed, as shards were changed meanwhile: retry"
 
 
-@dataclasses.dataclass(slots=True)
-class LogResult:
+@dataclasses.dataclass
+class _Log(Pruned):
     """Result of a log."""
 
-    log: str
     skipped: str = ""
     """Reason why nothing was removed, or empty."""
-    fragments: int = 0
-    bytes: int = 0
-    pruned_fragments: int = 0
-    pruned_bytes: int = 0
     unpersisted: int = 0
     """Fragments that aren't needed, and that no store has yet."""
     denied: int = 0
     """Fragments whose store denies their removal."""
-    failed: list[str] = dataclasses.field(default_factory=list)
-    """Reasons why fragments couldn't be removed."""
 
-    @property
-    def pruned(self) -> tuple[int, int]:
-        """Number and bytes of the fragments that were removed, or would be."""
-        return self.pruned_fragments, self.pruned_bytes
+    def fail(self, reason: str, *, is_denied: bool) -> None:
+        """Take why a fragment couldn't be removed, and whether its store denies it."""
+        if is_denied:
+            self.denied += 1
+        else:
+            super().fail(reason, is_denied=False)
 
     @property
     def note(self) -> str:
-        """Remark on the result, or empty."""
+        """Remark on the result, or a dash."""
         parts = [f"skipped: {self.skipped}"] if self.skipped else []
         parts += [f"{self.unpersisted} not persisted yet"] if self.unpersisted else []
         parts += [f"{self.denied} without permission"] if self.denied else []
@@ -103,114 +94,72 @@ def prune(
     """
     # Pruning needs an extra. Report a missing extra before any request.
     importlib.import_module("gazette_aio.consumer.recoverylog.pruning")
-    pruning = _Pruning(FragmentStores(file_root, origins), dry_run=dry_run, force=force)
-    results = asyncio.run(pruning.run(consumer, connection, parse_selector(selector)))
-    if as_json:
-        print_json({"dry_run": dry_run, "logs": [dataclasses.asdict(each) for each in results]})
-    else:
-        what = "PRUNABLE" if dry_run else "PRUNED"
-        header = ("LOG", "FRAGMENTS", "BYTES", what, f"{what} BYTES", "NOTE")
-        rows = [(each.log, each.fragments, each.bytes, *each.pruned, each.note) for each in results]
-        print_table(header, rows)
-    if failures := [reason for each in results for reason in each.failed]:
-        raise CommandError(
-            f"{counted(len(failures), 'fragment')} couldn't be removed: {failures[0]}"
-        )
+    pruning = Pruning(file_root, origins, dry_run=dry_run)
+    work = _prune(consumer, connection, pruning, parse_selector(selector), force=force)
+    results = asyncio.run(work)
+    pruning.show("log", results, [each.note for each in results.values()], as_json=as_json)
 
 
-class _Pruning:
-    def __init__(self, stores: FragmentStores, *, dry_run: bool, force: bool) -> None:
-        self._dry_run = dry_run
-        self._force = force
-        self._stores = stores
+async def _prune(
+    consumer: ClientSettings,
+    connection: ClientSettings,
+    pruning: Pruning,
+    selector: pb.LabelSelector,
+    *,
+    force: bool,
+) -> dict[str, _Log]:
+    results: dict[str, _Log] = {}
+    unneeded: list[tuple[_Log, pb.Fragment]] = []
+    async with consumer.open_shards() as shards:
+        listed = await list_shards(shards)
+        chosen = {each.spec.id for each in (await list_shards(shards, selector)).shards}
+        plan = await _plan(shards, listed, chosen)
+        if plan.incomplete and not force:
+            shard, reason = next(iter(plan.incomplete.items()))
+            raise CommandError(
+                f"nothing was removed, as shard {shard} {reason} "
+                f"({counted(len(plan.incomplete), 'such shard')}): "
+                "use --force to prune other logs"
+            )
+        # No call of `shards` stands in this block: its errors would be those of brokers.
+        async with connection.open() as brokers:
+            for log in plan.logs:
+                skipped = plan.skipped.get(log) or await _unhealthy(brokers, log)
+                results[log] = result = _Log(skipped=skipped)
+                if not skipped:
+                    found = await _unneeded(brokers, plan, log, result)
+                    unneeded += [(result, fragment) for fragment in found]
+        for url in {fragment.backing_store for _, fragment in unneeded}:
+            pruning.open(url)
+        # Race: a shard that was applied meanwhile may have been forked from one of these logs.
+        if _revisions(listed) != _revisions(await list_shards(shards)):
+            raise CommandError(_CHANGED)
+    with progress("removing", len(unneeded)) as bar:
 
-    async def run(
-        self, consumer: ClientSettings, connection: ClientSettings, selector: pb.LabelSelector
-    ) -> list[LogResult]:
-        results: list[LogResult] = []
-        prunable: list[tuple[LogResult, pb.Fragment]] = []
-        async with consumer.open_shards() as shards:
-            listed = await list_shards(shards)
-            chosen = {each.spec.id for each in (await list_shards(shards, selector)).shards}
-            plan = await _plan(shards, listed, chosen)
-            if plan.incomplete and not self._force:
-                shard, reason = next(iter(plan.incomplete.items()))
-                raise CommandError(
-                    f"nothing was removed, as shard {shard} {reason} "
-                    f"({counted(len(plan.incomplete), 'such shard')}): "
-                    "use --force to prune other logs"
-                )
-            # No call of `shards` stands in this block: its errors would be those of brokers.
-            async with connection.open() as brokers:
-                for log in plan.logs:
-                    result = LogResult(log, plan.skipped.get(log) or await _unhealthy(brokers, log))
-                    results.append(result)
-                    if not result.skipped:
-                        await self._examine(brokers, plan, result, prunable)
-            # Race: a shard that was applied meanwhile may have been forked from one of these logs.
-            if _revisions(listed) != _revisions(await list_shards(shards)):
-                raise CommandError(_CHANGED)
-        await self._remove_all(prunable)
-        return results
+        async def remove(pair: tuple[_Log, pb.Fragment]) -> None:
+            await pruning.remove(*pair)
+            bar.advance(1)
 
-    async def _examine(
-        self,
-        brokers: JournalClient,
-        plan: PruningPlan,
-        result: LogResult,
-        prunable: list[tuple[LogResult, pb.Fragment]],
-    ) -> None:
-        """Find the fragments of a log that aren't needed."""
-        try:
-            listed = await brokers.list_fragments(result.log)
-        except pb.SuspendedError:
-            result.skipped = "the log is suspended"
-            return
-        for each in listed.fragments:
-            fragment = each.spec
-            size = pb.content_length(fragment)
-            result.fragments += 1
-            result.bytes += size
-            if plan.needs(result.log, fragment.begin, fragment.end):
-                continue
-            if not fragment.mod_time or not fragment.backing_store:
-                result.unpersisted += 1
-            elif self._dry_run:
-                result.pruned_fragments += 1
-                result.pruned_bytes += size
-            else:
-                self._stores.open(fragment.backing_store)
-                prunable.append((result, fragment))
+        async for _ in in_batches(remove, unneeded):
+            pass
+    return results
 
-    async def _remove_all(self, prunable: list[tuple[LogResult, pb.Fragment]]) -> None:
-        limit = asyncio.Semaphore(_CONCURRENT)
-        with _progress(len(prunable), "removing") as bar:
 
-            async def remove(result: LogResult, fragment: pb.Fragment) -> None:
-                async with limit:
-                    await self._remove(result, fragment)
-                bar.update(1)
-
-            async with asyncio.TaskGroup() as group:
-                for result, fragment in prunable:
-                    group.create_task(remove(result, fragment))
-
-    async def _remove(self, result: LogResult, fragment: pb.Fragment) -> None:
-        store = self._stores.open(fragment.backing_store)
-        path = pb.content_path(fragment)
-        try:
-            await in_thread(store.remove, path)
-        except FileNotFoundError:
-            pass  # Somebody else has removed it, and the broker's listing is older.
-        except (StoreAccessError, PermissionError):
-            result.denied += 1
-            return
-        except (OSError, pb.StoreError) as error:
-            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
-            result.failed.append(f"{path}: {reason or error}")
-            return
-        result.pruned_fragments += 1
-        result.pruned_bytes += pb.content_length(fragment)
+async def _unneeded(
+    brokers: JournalClient, plan: PruningPlan, log: str, result: _Log
+) -> list[pb.Fragment]:
+    """Return the fragments of a log that aren't needed, and that a store has."""
+    try:
+        fragments = [each.spec for each in (await brokers.list_fragments(log)).fragments]
+    except pb.SuspendedError:
+        result.skipped = "the log is suspended"
+        return []
+    result.fragments = len(fragments)
+    result.bytes = sum(map(pb.content_length, fragments))
+    unneeded = [each for each in fragments if not plan.needs(log, each.begin, each.end)]
+    stored = [each for each in unneeded if each.mod_time and each.backing_store]
+    result.unpersisted = len(unneeded) - len(stored)
+    return stored
 
 
 async def _plan(shards: ShardClient, listed: pc.ListResponse, chosen: set[str]) -> PruningPlan:
@@ -218,10 +167,10 @@ async def _plan(shards: ShardClient, listed: pc.ListResponse, chosen: set[str]) 
 
     specs = [each.spec for each in listed.shards if pc.recovery_log(each.spec)]
     hints: list[ShardHints] = []
-    with _progress(len(specs), "reading hints") as bar:
+    with progress("reading hints", len(specs)) as bar:
         for spec in specs:
             hints.append(await _hints_of(shards, spec))
-            bar.update(1)
+            bar.advance(1)
     return plan_pruning(hints, chosen)
 
 
@@ -260,12 +209,6 @@ async def _unhealthy(brokers: JournalClient, log: str) -> str:
         if error.code != "UNIMPLEMENTED":
             raise
     return ""
-
-
-def _progress(length: int, label: str) -> Any:
-    """Return a progress bar, which is shown on a terminal only."""
-    hidden = not sys.stderr.isatty()
-    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden)
 
 
 def _revisions(listed: pc.ListResponse) -> dict[str, int]:

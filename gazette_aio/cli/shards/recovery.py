@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.shell.output import print_json, print_line
+from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.consumer.api import fetch_hints, list_shards, pick_first_hints
 from gazette_aio.protocol import consumer as pc
@@ -101,16 +100,13 @@ async def _recover(
         if not log:
             raise CommandError(f"shard {shard} has no recovery log")
         hints = pick_first_hints(await fetch_hints(shards, shard), log)
-    with click.progressbar(
-        length=0,
-        label=shown_text(f"playing {log}"),
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-    ) as bar:
+    with progress(shown_text(f"playing {log}"), 0, in_bytes=True) as bar:
+        shown = 0
 
-        def show(progress: PlaybackProgress) -> None:
-            bar.length = progress.bytes_total
-            bar.update(progress.bytes_played - bar.pos)
+        def show(played: PlaybackProgress) -> None:
+            nonlocal shown
+            bar.advance(played.bytes_played - shown, total=played.bytes_total)
+            shown = played.bytes_played
 
         player = Player(wipe=wipe, accept_loss=accept_loss, on_progress=show)
         player.finish_at_write_head()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -15,7 +15,7 @@ from gazette_aio.aio.owner import Owner
 from gazette_aio.cli.shell.failures import InputError, UnreachableError, WrongServerError
 from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.client import RetryPolicy, TLSOptions, connect
-from gazette_aio.consumer.api import connect_shards
+from gazette_aio.client.options import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Owner)
 
-DEFAULT_ADDRESS = "http://localhost:8080"
 _SCHEMES = ("http", "https", "unix")
 _FIRST_DELAY_SECONDS = 0.05
 _LONGEST_DELAY_SECONDS = 1.0
@@ -71,48 +70,38 @@ class ClientSettings:
 
         Cancellation: aborts — calls are cancelled.
         """
-        return self._opened(
-            lambda auth, retry: connect(
-                self.address,
-                auth=auth,
-                retry=retry,
-                connect_timeout=self.timeout,
-                zone=self.zone,
-                tls=self.tls,
-                cache_size=self.cache_size,
-                cache_ttl=self.cache_ttl,
-                file_root=file_root,
-            )
-        )
+        return self._opened(functools.partial(connect, file_root=file_root))
 
     def open_shards(self) -> AbstractAsyncContextManager[ShardClient]:
         """Return a context manager of a client of shards, as `open()` does.
 
         Cancellation: aborts — calls are cancelled.
         """
-        return self._opened(
-            lambda auth, retry: connect_shards(
-                self.address,
-                auth=auth,
-                retry=retry,
-                connect_timeout=self.timeout,
-                zone=self.zone,
-                tls=self.tls,
-                cache_size=self.cache_size,
-                cache_ttl=self.cache_ttl,
-            )
+        # Commands of journals need no consumer.
+        from gazette_aio.consumer.api import connect_shards  # noqa: PLC0415
+
+        return self._opened(connect_shards)
+
+    def client(self, connect: Callable[..., C], auth: pb.Authorizer | None) -> C:
+        """Return a client for an authorizer, made by `connect()` or `connect_shards()`."""
+        return connect(
+            self.address,
+            auth=auth,
+            retry=RetryPolicy(max_elapsed=self.timeout, backoff=_backoff),
+            connect_timeout=self.timeout,
+            zone=self.zone,
+            tls=self.tls,
+            cache_size=self.cache_size,
+            cache_ttl=self.cache_ttl,
         )
 
     @asynccontextmanager
-    async def _opened(
-        self, make: Callable[[pb.Authorizer | None, RetryPolicy], C]
-    ) -> AsyncGenerator[C, None]:
+    async def _opened(self, connect: Callable[..., C]) -> AsyncGenerator[C, None]:
         if urlsplit(self.address).scheme not in _SCHEMES:
             schemes = ", ".join(_SCHEMES)
             raise InputError(f"{self.peer} address {self.address!r}: expected a URL of {schemes}")
-        policy = RetryPolicy(max_elapsed=self.timeout, backoff=_backoff)
         try:
-            client = make(self._auth(), policy)
+            client = self.client(connect, self._auth())
         except pb.ValidationError as error:
             raise InputError(f"{self.peer} address {self.address!r}: {error}") from None
         try:
@@ -182,30 +171,30 @@ def _with_settings(command: Callable[..., Any], **peers: str) -> Callable[..., A
 
 
 def _taken(given: dict[str, Any], peer: str, timeout: float, zone: str | None) -> ClientSettings:
-    keys: str = given.pop(f"{peer}_auth_keys")
-    file: TextIO | None = given.pop(f"{peer}_auth_keys_file")
+    taken = {name: given.pop(f"{peer}_{_variable(name)}") for name in _PEER_OPTIONS}
+    keys: str = taken["auth-keys"]
+    file: TextIO | None = taken["auth-keys-file"]
     if file is not None:
         if keys:
             raise InputError("give authorization keys, or a file of them, but not both")
         # An empty file isn't the same as no file: requests mustn't be sent without a token.
         keys = file.read() or ","
-    address, token = given.pop(f"{peer}_address"), given.pop(f"{peer}_auth_token")
-    size: int | None = given.pop(f"{peer}_cache_size")
+    size: int | None = taken["cache.size"]
     certificates: dict[str, Any] = {
-        "ca_file": given.pop(f"{peer}_trusted_ca_file") or None,
-        "certificate_file": given.pop(f"{peer}_cert_file") or None,
-        "key_file": given.pop(f"{peer}_cert_key_file") or None,
+        "ca_file": taken["trusted-ca-file"] or None,
+        "certificate_file": taken["cert-file"] or None,
+        "key_file": taken["cert-key-file"] or None,
     }
     return ClientSettings(
-        address,
+        taken["address"],
         timeout,
         keys,
-        token,
+        taken["auth-token"],
         peer,
         zone=zone,
         tls=TLSOptions(**certificates) if any(certificates.values()) else None,
         cache_size=None if size is None else max(size, 0),
-        cache_ttl=given.pop(f"{peer}_cache_ttl"),
+        cache_ttl=taken["cache.ttl"],
     )
 
 
@@ -221,83 +210,59 @@ def duration(_context: click.Context, _option: click.Parameter, text: str | None
         raise click.BadParameter(str(error)) from None
 
 
-def _peer_options(peer: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    options = (
-        click.option(
-            f"--{peer}.address",
-            f"{peer}_address",
-            envvar=f"{peer.upper()}_ADDRESS",
-            default=DEFAULT_ADDRESS,
-            show_default=True,
-            show_envvar=True,
-            metavar="URL",
-            help="URL of the broker." if peer == "broker" else "URL of a member of the consumer.",
-        ),
-        click.option(
-            f"--{peer}.auth-keys",
-            f"{peer}_auth_keys",
-            envvar=f"{peer.upper()}_AUTH_KEYS",
-            default="",
-            show_envvar=True,
-            metavar="KEYS",
-            help="Base64 keys; the first key signs requests. Other processes can see options.",
-        ),
-        click.option(
-            f"--{peer}.auth-keys-file",
-            f"{peer}_auth_keys_file",
-            type=click.File(),
-            envvar=f"{peer.upper()}_AUTH_KEYS_FILE",
-            show_envvar=True,
-            help="File of the keys, which other processes can't see.",
-        ),
-        click.option(
-            f"--{peer}.auth-token",
-            f"{peer}_auth_token",
-            envvar=f"{peer.upper()}_AUTH_TOKEN",
-            default="",
-            show_envvar=True,
-            metavar="TOKEN",
-            help="Bearer token to send with requests.",
-        ),
-        _file_option(peer, "cert-file", "Certificate of this client, in PEM format."),
-        _file_option(peer, "cert-key-file", "Private key of that certificate, in PEM format."),
-        _file_option(peer, "trusted-ca-file", "Authorities of servers, in PEM format."),
-        click.option(
-            f"--{peer}.cache.size",
-            f"{peer}_cache_size",
-            type=int,
-            envvar=f"{peer.upper()}_CACHE_SIZE",
-            show_envvar=True,
-            help="Routes to keep; 0 sends all requests to the address. [default: 256]",
-        ),
-        click.option(
-            f"--{peer}.cache.ttl",
-            f"{peer}_cache_ttl",
-            callback=duration,
-            envvar=f"{peer.upper()}_CACHE_TTL",
-            show_envvar=True,
-            metavar="DURATION",
-            help="Time for which a route is kept. [default: 1m]",
-        ),
-    )
+_FILE: Final = click.Path(dir_okay=False)
+_PEER_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "address": {"default": DEFAULT_ADDRESS, "show_default": True, "metavar": "URL"},
+    "auth-keys": {
+        "default": "",
+        "metavar": "KEYS",
+        "help": "Base64 keys; the first key signs requests. Other processes can see options.",
+    },
+    "auth-keys-file": {
+        "type": click.File(),
+        "help": "File of the keys, which other processes can't see.",
+    },
+    "auth-token": {
+        "default": "",
+        "metavar": "TOKEN",
+        "help": "Bearer token to send with requests.",
+    },
+    "cert-file": {"type": _FILE, "help": "Certificate of this client, in PEM format."},
+    "cert-key-file": {"type": _FILE, "help": "Private key of that certificate, in PEM format."},
+    "trusted-ca-file": {"type": _FILE, "help": "Authorities of servers, in PEM format."},
+    "cache.size": {
+        "type": int,
+        "help": "Routes to keep; 0 sends all requests to the address. [default: 256]",
+    },
+    "cache.ttl": {
+        "callback": duration,
+        "metavar": "DURATION",
+        "help": "Time for which a route is kept. [default: 1m]",
+    },
+}
+"""Options of each peer by name."""
+_ADDRESS_HELP: Final = {
+    "broker": "URL of the broker.",
+    "consumer": "URL of a member of the consumer.",
+}
 
+
+def _variable(name: str) -> str:
+    return name.replace("-", "_").replace(".", "_")
+
+
+def _peer_options(peer: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
+        for name, attributes in reversed(_PEER_OPTIONS.items()):
+            variable = f"{peer}_{_variable(name)}"
+            given: dict[str, Any] = {"help": _ADDRESS_HELP[peer], **attributes}
+            command = click.option(
+                f"--{peer}.{name}",
+                variable,
+                envvar=variable.upper(),
+                show_envvar=True,
+                **given,
+            )(command)
         return command
 
     return decorate
-
-
-def _file_option(
-    peer: str, name: str, text: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    variable = name.replace("-", "_")
-    return click.option(
-        f"--{peer}.{name}",
-        f"{peer}_{variable}",
-        type=click.Path(dir_okay=False),
-        envvar=f"{peer.upper()}_{variable.upper()}",
-        show_envvar=True,
-        help=text,
-    )

@@ -106,9 +106,12 @@ def _nothing_applied(error: pb.StatusError) -> str:
 
 
 def lacks_extra(error: BaseException) -> bool:
-    """Return whether an error says that an extra of this package has to be installed."""
+    """Return whether an error says that an extra of this package has to be installed.
+
+    Such an error is raised from that of the missing module, whose own error is a bug.
+    """
     kinds = (ImportError, pb.ConfigurationError, pb.StoreError)
-    return isinstance(error, kinds) and "pip install 'gazette-aio[" in str(error)
+    return isinstance(error, kinds) and isinstance(error.__cause__, ImportError)
 
 
 def exit_code(error: BaseException) -> ExitCode:

@@ -7,16 +7,17 @@ reaches a terminal as it is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gazette_aio.protocol.shown import shown_json, shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
 
 def print_line(text: str = "", *, err: bool = False) -> None:
@@ -74,49 +75,50 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(line(row) for row in [header, *cells])
 
 
-class Progress(Protocol):
-    """Progress of a long operation."""
+class Progress:
+    """Progress of a long operation.
 
-    def advance(self, amount: int, note: str = "") -> None:
-        """Count `amount` more, and show a note if there's one."""
-        ...
+    Args:
+        update: Draws an advance, a note and the amount at the end; None draws nothing.
+    """
 
+    def __init__(self, update: Callable[..., object] | None = None) -> None:
+        self._update = update
 
-class _Hidden:
-    def advance(self, amount: int, note: str = "") -> None:
-        pass
+    def advance(self, amount: int, note: str = "", *, total: int | None = None) -> None:
+        """Count `amount` more, and show a note and a new amount at the end, if they're given."""
+        if self._update is not None:
+            fields = {"note": note} if note else {}
+            self._update(advance=amount, total=total, **fields)
 
 
 @contextlib.contextmanager
 def progress(
     label: str, total: int | None = None, *, in_bytes: bool = False
 ) -> Generator[Progress]:
-    """Show progress with its rate on stderr, if stderr is a terminal and stdout isn't.
+    """Show progress with its rate on stderr, if stderr is a terminal.
 
     Args:
         label: Name of the operation.
         total: Amount at the end, or None if it's unknown.
-        in_bytes: Whether amounts are bytes.
+        in_bytes: Whether amounts are bytes. Without a total, they may be printed meanwhile: no
+            progress is shown if stdout is a terminal, too.
     """
-    if not sys.stderr.isatty() or (in_bytes and sys.stdout.isatty()):
-        yield _Hidden()
+    if not sys.stderr.isatty() or (in_bytes and total is None and sys.stdout.isatty()):
+        yield Progress()
         return
     # Rich takes a while to import.
     from rich import progress as rich  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
     columns: list[rich.ProgressColumn] = [rich.TextColumn("{task.description}", markup=False)]
-    columns += [rich.BarColumn()] if total is not None else [rich.SpinnerColumn()]
+    if total is None:
+        columns += [rich.SpinnerColumn()]
+    else:
+        columns += [rich.BarColumn(), rich.TaskProgressColumn()]
     columns += [rich.DownloadColumn(), rich.TransferSpeedColumn()] if in_bytes else []
     columns += [] if in_bytes else [rich.MofNCompleteColumn(), rich.TimeElapsedColumn()]
     columns += [rich.TextColumn("{task.fields[note]}", markup=False)]
     with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(label, total=total, note="")
-
-        class Shown:
-            def advance(self, amount: int, note: str = "") -> None:
-                bars.update(task, advance=amount)
-                if note:
-                    bars.update(task, note=note)
-
-        yield Shown()
+        yield Progress(functools.partial(bars.update, task))

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import dataclasses
+import functools
 
 import click
 
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.client import RetryPolicy, TLSOptions, connect
+from gazette_aio.client import TLSOptions, connect
 from gazette_aio.console import Console
 from gazette_aio.consumer.api import connect_shards
 from gazette_aio.serving.process import run_until_signal
-
-if TYPE_CHECKING:
-    import gazette_aio.protocol as pb
-    from gazette_aio.client import JournalClient
-    from gazette_aio.consumer.api import ShardClient
 
 DEFAULT_CONSOLE_PORT = 8082
 
@@ -75,29 +71,13 @@ def console(
     if connection.tls is not None and connection.tls.certificate_file is not None:
         raise InputError("the console takes no certificate of a client: browsers would borrow it")
 
-    def open_client(auth: pb.Authorizer) -> JournalClient:
-        return connect(
-            connection.address,
-            auth=auth,
-            retry=RetryPolicy(max_elapsed=connection.timeout),
-            connect_timeout=connection.timeout,
-            zone=connection.zone,
-            tls=connection.tls,
-        )
-
-    def open_shards(auth: pb.Authorizer) -> ShardClient:
-        return connect_shards(
-            consumer_address,
-            auth=auth,
-            retry=RetryPolicy(max_elapsed=connection.timeout),
-            connect_timeout=connection.timeout,
-            zone=connection.zone,
-            # Without TLS options, a client would use the certificate of the environment.
-            tls=TLSOptions(ca_file=consumer_ca_file or None),
-        )
-
+    # Without TLS options, a client would use the certificate of the environment.
+    consumer = dataclasses.replace(
+        connection, address=consumer_address or "", tls=TLSOptions(ca_file=consumer_ca_file or None)
+    )
+    open_shards = functools.partial(consumer.client, connect_shards)
     page = Console(
-        open_client,
+        functools.partial(connection.client, connect),
         host=host,
         port=port,
         allow_hosts=allow_host,

@@ -237,10 +237,16 @@ async def _get(
 
 
 async def _examine_etcd(address: str) -> list[Finding]:
-    url = urlsplit(address)
+    try:
+        parse_endpoint(address)
+        url = urlsplit(address)
+        port = url.port or 2379
+    except (pb.ValidationError, ValueError) as error:
+        remedy = "expected a URL such as http://localhost:2379"
+        return [Finding("Etcd", "failed", str(error), remedy)]
     if (proxy := proxy_of("grpc", url.netloc)) is not None:
         return [Finding("Etcd", "skipped", f"{address} is dialled through the proxy {proxy}")]
-    host, port = url.hostname or "", url.port or 2379
+    host = url.hostname or ""
     try:
         context = ssl.create_default_context() if url.scheme == "https" else None
         _, health = await _get(host, port, "/health", context)
