@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,17 +22,12 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TARGETS = [target for panel in PANELS for target in panel["targets"]]
 
 
-class Member:
-    """Gauges of a member with a shard."""
-
-    def status_codes(self) -> dict[str, str]:
-        return {"shard": "PRIMARY"}
-
-    def shard_keys(self) -> list[str]:
-        return ["/key"]
-
-    def group_sizes(self) -> tuple[int, int, int]:
-        return 1, 1, 1
+MEMBER: Any = SimpleNamespace(
+    local_shards=SimpleNamespace(
+        status_codes=lambda: {"shard": "PRIMARY"}, replicas={"shard": SimpleNamespace(fqn="/key")}
+    ),
+    group=SimpleNamespace(items={}, members={}),
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +37,7 @@ def labels() -> dict[str, frozenset[str]]:
     clients, consumers = PrometheusMetrics(registry), ConsumerMetrics(registry)
     clients.append_bytes("a/journal", 1)
     clients.fragment_open("a/journal", "GZIP", 1, 1)
-    consumers.add(Member())
+    consumers.add(MEMBER)
     times = {"since": 0.0, "began": 0.0, "stalled": 0.0, "prepare_began": 0.0, "prepare_done": 0.0}
     transaction = Transaction(
         Durations(0, 1), **times, committed=0.0, acknowledged=0.0, read_through={"a/journal": 1}

@@ -141,6 +141,7 @@ class ConsumerMetrics(Collector):
 
     def _register(self) -> None:
         """Register all metrics, or none of them."""
+        # First, so that shards that have left are forgotten before their counters are collected.
         collectors: list[Collector] = [self]
         collectors += (self._transactions, self._messages, self._bytes, self._heads, self._phases)
         collectors += (
@@ -223,9 +224,18 @@ class ConsumerMetrics(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return the gauges of the present moment, as a collector of Prometheus.
 
+        Shards that have left all members are forgotten.
+
         A thread may call this, such as that of prometheus-client's own server: mappings are copied
         in one step, before anything is done with what they hold.
         """
+        held = {
+            replica.fqn
+            for member in tuple(self._members)
+            for replica in tuple(member.local_shards.replicas.values())
+        }
+        for shard in self._journals.keys() - held:
+            self._forget(shard)
         up = GaugeMetricFamily("gazette_shard_up", "Local shards.", labels=("shard", "status"))
         items = members = slots = 0
         for member in tuple(self._members):
@@ -243,13 +253,8 @@ class ConsumerMetrics(Collector):
             slots,
         )
 
-    def forget(self, shard: str) -> None:
-        """Drop the metrics of a shard, of which a replica has ended. Idempotent.
-
-        Args:
-            shard: Key of the shard.
-        """
-        journals = self._journals.pop(shard, ())
+    def _forget(self, shard: str) -> None:
+        journals = self._journals.pop(shard, ())  # Another thread may, too.
         for counter in (self._transactions, self._messages, self._bytes):
             counter.remove(shard)
         for journal in tuple(journals):

@@ -255,8 +255,6 @@ class LocalShards(Scope):
         if self._running.get(replica.id) is not replica:
             return
         del self._running[replica.id]
-        if (metrics := self._service.metrics) is not None:
-            metrics.forget(replica.fqn)
         self._changed.set()
 
     def _fail(self, shard: str, error: Exception) -> None:

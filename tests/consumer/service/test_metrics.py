@@ -28,10 +28,17 @@ TRANSACTION = Transaction(
 )
 
 
-MEMBER: Any = SimpleNamespace(
-    local_shards=SimpleNamespace(status_codes=lambda: {"part-000": "PRIMARY"}),
-    group=SimpleNamespace(items={"part-000": SimpleNamespace(replication=3)}, members={1: 1, 2: 2}),
-)
+def member() -> Any:
+    """Return a member with one shard."""
+    return SimpleNamespace(
+        local_shards=SimpleNamespace(
+            status_codes=lambda: {"part-000": "PRIMARY"},
+            replicas={"part-000": SimpleNamespace(fqn=KEY)},
+        ),
+        group=SimpleNamespace(
+            items={"part-000": SimpleNamespace(replication=3)}, members={1: 1, 2: 2}
+        ),
+    )
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def samples(metrics):
 
 
 def test_names_and_labels(metrics):
-    metrics.add(MEMBER)
+    metrics.add(member())
     metrics.acknowledged(KEY, TRANSACTION)
     metrics.acknowledged(KEY, TRANSACTION)
     metrics.converged(Round(added=1, removed=2, packed=3))
@@ -86,9 +93,14 @@ def test_names_and_labels(metrics):
     }
 
 
-def test_shards_that_have_left_are_forgotten(metrics):
+def test_shards_that_have_left_all_members_of_the_process_are_forgotten(metrics):
+    former, present = member(), member()
+    metrics.add(former)
+    metrics.add(present)
     metrics.acknowledged(KEY, TRANSACTION)
     metrics.message_failed(KEY, "dead_letter")
-    metrics.forget(KEY)
-    metrics.forget(KEY)
+    former.local_shards.replicas.clear()
+    assert samples(metrics)["gazette_shard_transactions_total", KEY] == 1
+    metrics.remove(former)
+    present.local_shards.replicas.clear()
     assert not [name for name, *labels in samples(metrics) if KEY in labels]
