@@ -165,7 +165,7 @@ class Service(Owner):
             """Say why attributes of a member are missing before it has bound its address."""
             if name in _BOUND:
                 raise pb.UsageError(f"{self!r} wasn't started")
-            raise AttributeError(name=name, obj=self)
+            return super().__getattribute__(name)  # Raises AttributeError.
 
     @property
     def is_ready(self) -> bool:

@@ -158,8 +158,9 @@ class LocalShards(Scope):
         wanted = item.assignment if item is not None else None
         held = replica.assignment if replica is not None else None
         step = transition(held, wanted, has_failed=replica is not None and replica.has_failed)
-        if item is None:
-            self._starting.pop(shard, None)
+        if item is None and shard in self._starting:
+            del self._starting[shard]
+            self._changed.set()
         if replica is not None and step in {Transition.CANCEL, Transition.REPLACE}:
             _logger.info("stopping local shard %s", shard)
             del self._replicas[shard]

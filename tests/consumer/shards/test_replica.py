@@ -405,6 +405,34 @@ async def test_a_replica_begins_only_after_its_predecessor_has_released_its_stor
         await group.status("PRIMARY")
 
 
+async def test_a_resolution_ends_with_an_assignment_that_waits_for_the_predecessor(client):
+    may_end = asyncio.Event()
+
+    class Locking(TrackedStore):
+        async def destroy(self):
+            await may_end.wait()
+            await super().destroy()
+
+    class Opening(Application):
+        async def new_store(self, shard, recorder):
+            self.stores.append(Locking(Disk()))
+            return self.stores[-1]
+
+    async with Group(client, application=Opening()) as group:
+        await group.create(shard_spec())
+        await group.assign()
+        await group.status("PRIMARY")
+        await group.unassign()
+        await group.assign()
+        resolving = asyncio.ensure_future(group.resolve(A))
+        await turns(20)
+        assert not resolving.done()
+        await group.unassign()
+        resolution = await asyncio.wait_for(resolving, 5)
+        assert (resolution.status, len(group.application.stores)) == (5, 1)  # SHARD_STOPPED
+        may_end.set()
+
+
 async def test_a_hook_that_resists_its_end_keeps_its_shard_waiting_only_so_long(client, caplog):
     may_end = asyncio.Event()
 
