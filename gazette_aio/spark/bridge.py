@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import gazette_aio.protocol as pb
+from gazette_aio.client import JournalClient
 
 if TYPE_CHECKING:
     import contextlib
@@ -38,6 +39,9 @@ C = TypeVar("C", bound="Closeable")
 
 CLOSE_SECONDS: Final = 10.0
 """Seconds within which iterators, tasks and clients must end when their loop is closed."""
+
+MOST_CLIENTS: Final = 256
+"""Number of clients of a loop beyond which those which nobody uses are closed."""
 
 
 def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -113,7 +117,9 @@ async def client_of(key: K, factory: Callable[[K], C]) -> C:
     """Return the client of a key: one per event loop, and thus per process.
 
     Clients of the bridge's loop are closed with the loop. Users of another loop call
-    `close_clients()` before the loop ends.
+    `close_clients()` before the loop ends. If there are too many, for example because of tokens
+    which are renewed, the one which wasn't asked for longest and has nothing under way is closed.
+    So ask for a client again for each piece of work.
 
     Args:
         key: Key of the client.
@@ -121,10 +127,25 @@ async def client_of(key: K, factory: Callable[[K], C]) -> C:
 
     Cancellation: safe.
     """
-    clients = _clients.setdefault(asyncio.get_running_loop(), {})
-    if (client := clients.get(key)) is None:
-        client = clients[key] = factory(key)
+    loop = asyncio.get_running_loop()
+    clients = _clients.setdefault(loop, {})
+    if (client := clients.pop(key, None)) is None:
+        client = factory(key)
+    clients[key] = client  # The last one.
+    if len(clients) > MOST_CLIENTS:
+        unused = next((each for each, client in clients.items() if _is_unused(client)), key)
+        if unused != key:
+            _closing.setdefault(loop, []).append(clients.pop(unused))
+            await _close_left(loop)
     return cast("C", client)
+
+
+def _is_unused(client: Closeable) -> bool:
+    if not isinstance(client, JournalClient):
+        return True
+    status = client.status()
+    rpcs = sum(member.rpcs for member in status.members)
+    return not (rpcs or status.streams or status.watches or status.appends.journals)
 
 
 async def close_clients() -> None:
@@ -134,8 +155,12 @@ async def close_clients() -> None:
     """
     loop = asyncio.get_running_loop()
     # Race: who asks for a client meanwhile gets a new one.
-    closing = _closing.setdefault(loop, [])
-    closing.extend(_clients.pop(loop, {}).values())
+    _closing.setdefault(loop, []).extend(_clients.pop(loop, {}).values())
+    await _close_left(loop)
+
+
+async def _close_left(loop: asyncio.AbstractEventLoop) -> None:
+    closing = _closing[loop]
     while closing:
         client = closing[-1]
         try:

@@ -18,7 +18,7 @@ from gazette_aio.client import JournalClient
 from gazette_aio.spark import bridge, connecting
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import BrokerAccess
-from gazette_aio.testing import no_leaks
+from gazette_aio.testing import create_journals, journal_spec, no_leaks
 from tests.waiting import eventually
 
 NOBODY = "http://localhost:1"
@@ -170,3 +170,28 @@ async def test_files_of_certificates(tmp_path: Path) -> None:
     client = await spark_client(connection)
     with pytest.raises(pb.ConfigurationError, match="reading TLS options"):
         await client.list()
+
+
+async def test_clients_which_nobody_uses_are_closed_beyond_a_bound(
+    gazette_broker: EmbeddedBroker, gazette_client: JournalClient
+) -> None:
+    """As of tokens which are renewed, in a process which lives as long as its driver."""
+
+    def of(number: int) -> BrokerAccess:
+        return BrokerAccess(brokers=(gazette_broker.endpoint,), token=f"token-{number}")
+
+    await create_journals(gazette_client, journal_spec("a/journal"))
+    await gazette_client.append("a/journal", b"content")
+    busy, idle = await spark_client(of(0)), await spark_client(of(1))
+    async with busy.read("a/journal", block=True) as reader:
+        assert await reader.read() == b"content"
+        for number in range(2, 300):
+            recent = await spark_client(of(2))
+            await spark_client(of(number))
+        assert await spark_client(of(2)) is recent
+        assert await spark_client(of(0)) is busy
+        assert await spark_client(of(1)) is not idle
+        with pytest.raises(pb.UsageError, match="closed"):
+            await idle.list()
+        await gazette_client.append("a/journal", b"more")
+        assert await reader.read() == b"more"

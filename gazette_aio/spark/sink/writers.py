@@ -13,6 +13,7 @@ only the reports of the tasks.
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 from dataclasses import dataclass
@@ -122,7 +123,9 @@ class GazetteWriter(DataSourceArrowWriter):
             return
         # A run of a query writes a batch once, thus this isn't a repetition of the batch. If
         # another run decided the batch, only this process knows which write came first.
-        before, _committed[record.key] = _committed.get(record.key), (run, batch)
+        before, _committed[record.key] = _committed.pop(record.key, None), (run, batch)
+        if len(_committed) > _MOST_COMMITTED:
+            del _committed[next(iter(_committed))]
         if own.isdisjoint(record.producers) and (record.run == run or before == (run, batch)):
             raise ConfigurationError(
                 f"batch {batch} was published by this run of its query before: if it writes to"
@@ -144,7 +147,11 @@ def _is_run(text: str) -> bool:
 
 
 _committed: Final[dict[SinkKey, tuple[str, int]]] = {}
-"""Latest batches which writers of this process committed, with the runs of their queries."""
+"""Latest batches which writers of this process committed, with the runs of their queries; the
+latest query is last."""
+
+_MOST_COMMITTED: Final = 1000
+"""Number of queries beyond which those which committed nothing for longest are forgotten."""
 
 
 class GazetteStreamWriter(DataSourceStreamArrowWriter):
@@ -175,7 +182,8 @@ class GazetteStreamWriter(DataSourceStreamArrowWriter):
             GazetteError: An RPC failed.
         """
         if self._plan is None:
-            _warn(self.options)
+            if self.options.exactly_once is None:
+                _warn(sink_name(self.options))
             self._plan = bridge.run(plan_sink(self.options, self._columns))
         return self._plan
 
@@ -262,13 +270,10 @@ def _refuse_overwrite(what: str, *, overwrite: bool) -> None:
         )
 
 
-_warned: Final[set[SinkOptions]] = set()
-
-
-def _warn(options: SinkOptions) -> None:
-    if options.exactly_once is None and options not in _warned:
-        _warned.add(options)
-        _logger.warning(
-            "without option 'commitJournal', a batch of the stream may be partly visible, or be"
-            " published twice, if its driver dies"
-        )
+@functools.lru_cache
+def _warn(_sink: str) -> None:
+    """Warn of a sink without a commit journal, once unless it's one of very many."""
+    _logger.warning(
+        "without option 'commitJournal', a batch of the stream may be partly visible, or be"
+        " published twice, if its driver dies"
+    )
