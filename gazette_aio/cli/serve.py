@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-import gazette_aio.protocol as pb
 from gazette_aio.broker import BrokerOptions
 from gazette_aio.broker import serve as run_broker
+from gazette_aio.cli.shell.quantities import duration
 from gazette_aio.serving.address import parse_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import gazette_aio.protocol as pb
     from gazette_aio.client import JournalClient
 
-DEFAULT_PORT = 8080
-DEFAULT_HTTP_PORT = 8081
-_CONSOLE_SECONDS = 10.0
+_CONSOLE_SECONDS: Final = 10.0
 
 
 class _AliasedOption(click.Option):
@@ -35,24 +34,6 @@ class _AliasedOption(click.Option):
             self.opts = shown
 
 
-def _option(
-    name: str, *, default: Any = None, **rest: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator of an option with its `--broker.*` alias and `BROKER_*` variable."""
-    variable = name.replace("-", "_")
-    return click.option(
-        f"--{name}",
-        f"--broker.{name}",
-        variable,
-        cls=_AliasedOption,
-        envvar=f"BROKER_{variable.upper()}",
-        show_envvar=True,
-        default=default,
-        show_default=default is not None,
-        **rest,
-    )
-
-
 def _port_or_socket(_ctx: click.Context, _param: click.Parameter, text: str) -> int | Path:
     try:
         return parse_port(text)
@@ -60,132 +41,120 @@ def _port_or_socket(_ctx: click.Context, _param: click.Parameter, text: str) -> 
         raise click.BadParameter(f"{text!r} is neither a port nor unix:///path") from None
 
 
-def _duration(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    try:
-        return None if text is None else pb.parse_duration(text) / 1e9
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+_PORT: Final = click.IntRange(0, 65535)
+_FILE: Final = {"type": click.Path(dir_okay=False, path_type=Path)}
+_FLAG: Final = {"is_flag": True, "default": None}
 
 
-_PORT = click.IntRange(0, 65535)
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "host": ("Address to listen on.", {"default": "127.0.0.1"}),
+    "port": (
+        "gRPC port, or unix:///path of a Unix socket; 0 chooses a free port.",
+        {"callback": _port_or_socket, "metavar": "PORT", "default": "8080"},
+    ),
+    "http-port": (
+        "Port of the HTTP gateway; 0 chooses a free port.",
+        {"type": _PORT, "default": 8081},
+    ),
+    "allow-origin": (
+        "Origin whose scripts may use the gateway's JSON form; repeatable.",
+        {"multiple": True, "metavar": "ORIGIN"},
+    ),
+    "advertise": (
+        "Endpoint reported to clients, if they can't reach the address of --host and --port.",
+        {"metavar": "URL"},
+    ),
+    "data-dir": (
+        "Directory of specs and content. [default: a temporary directory, removed at the end]",
+        {"type": click.Path(file_okay=False, path_type=Path)},
+    ),
+    "file-root": (
+        "Root of file:// fragment stores. [default: `fragments` in the data directory]",
+        {"type": click.Path(exists=True, file_okay=False, path_type=Path)},
+    ),
+    "file-only": (
+        "Keep fragments of all stores below the file root, regardless of their scheme.",
+        _FLAG,
+    ),
+    "verify-fragments": (
+        "Check stored fragments against the SHA-1 sum of their name as they're read.",
+        {"type": bool, "default": True},
+    ),
+    "server-cert-file": (
+        "Certificate in PEM format; enables TLS for gRPC and the gateway.",
+        _FILE,
+    ),
+    "server-cert-key-file": ("Private key of the certificate, in PEM format.", _FILE),
+    "server-ca-file": (
+        "Authorities in PEM format; each client must have a certificate of one of them.",
+        _FILE,
+    ),
+    "grpc-extras": ("Serve also gRPC health checks and reflection.", _FLAG),
+    "zone": ("Zone of this broker.", {"default": "local"}),
+    "id": ("Name of this broker in its zone. [default: name in the data directory]", {}),
+    "store-endpoint": (
+        "S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
+        {"multiple": True, "metavar": "ORIGIN"},
+    ),
+    "auth-keys": (
+        "Base64 keys which verify the tokens of clients; other processes can see options.",
+        {"metavar": "KEYS"},
+    ),
+    "auth-keys-file": ("File of the keys, which other processes can't see.", _FILE),
+    "claim-checks": (
+        "Whether tokens confine their holders in all requests, or as Gazette's broker does.",
+        {"type": click.Choice(["strict", "gazette"]), "default": "strict"},
+    ),
+    "max-replication": (
+        "Upper bound of the replication of journals.",
+        {"type": click.IntRange(1, 9), "default": 1},
+    ),
+    "min-append-rate": ("Least bytes per second of an append.", {"type": click.IntRange(min=0)}),
+    "max-append-rate": (
+        "Greatest bytes per second; 0: unlimited.",
+        {"type": click.IntRange(min=0)},
+    ),
+    "max-grpc-recv-size": ("Longest accepted message.", {"type": click.IntRange(min=1024)}),
+    "watch-delay": (
+        "Time for which watches collect changes before sending them.  [default: 30ms]",
+        {"callback": duration, "metavar": "DURATION"},
+    ),
+    "fsync": (
+        "When to sync files: before each acknowledgement, periodically, or never.",
+        {"type": click.Choice(["commit", "interval", "off"]), "default": "commit"},
+    ),
+    "console-port": (
+        (
+            "Port of a page about the journals, on 127.0.0.1; 0 chooses a free port. "
+            "[default: no page]"
+        ),
+        {"type": _PORT},
+    ),
+}
+"""Help and attributes of options. Their names are those of BrokerOptions, but for `_RENAMED`."""
+_RENAMED: Final = {"id": "suffix", "max_grpc_recv_size": "max_recv_size"}
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options, each with its `--broker.*` alias and `BROKER_*` variable."""
+    for name, (text, attributes) in reversed(_OPTIONS.items()):
+        variable = name.replace("-", "_")
+        command = click.option(
+            f"--{name}",
+            f"--broker.{name}",
+            variable,
+            cls=_AliasedOption,
+            envvar=f"BROKER_{variable.upper()}",
+            show_envvar=True,
+            show_default=attributes.get("default") is not None,
+            help=text,
+            **attributes,
+        )(command)
+    return command
 
 
 @click.command()
-@_option("host", default="127.0.0.1", help="Address to listen on.")
-@_option(
-    "port",
-    callback=_port_or_socket,
-    metavar="PORT",
-    default=str(DEFAULT_PORT),
-    help="gRPC port, or unix:///path of a Unix socket; 0 chooses a free port.",
-)
-@_option(
-    "http-port",
-    type=_PORT,
-    default=DEFAULT_HTTP_PORT,
-    help="Port of the HTTP gateway; 0 chooses a free port.",
-)
-@_option(
-    "allow-origin",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Origin whose scripts may use the gateway's JSON form; repeatable.",
-)
-@_option(
-    "advertise",
-    metavar="URL",
-    help="Endpoint reported to clients, if they can't reach the address of --host and --port.",
-)
-@_option(
-    "data-dir",
-    type=_DIRECTORY,
-    help="Directory of specs and content. [default: a temporary directory, removed at the end]",
-)
-@_option(
-    "file-root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Root of file:// fragment stores. [default: `fragments` in the data directory]",
-)
-@_option(
-    "file-only",
-    is_flag=True,
-    default=None,
-    help="Keep fragments of all stores below the file root, regardless of their scheme.",
-)
-@_option(
-    "verify-fragments",
-    type=bool,
-    default=True,
-    help="Check stored fragments against the SHA-1 sum of their name as they're read.",
-)
-@_option(
-    "server-cert-file",
-    type=_FILE,
-    help="Certificate in PEM format; enables TLS for gRPC and the gateway.",
-)
-@_option("server-cert-key-file", type=_FILE, help="Private key of the certificate, in PEM format.")
-@_option(
-    "server-ca-file",
-    type=_FILE,
-    help="Authorities in PEM format; each client must have a certificate of one of them.",
-)
-@_option(
-    "grpc-extras",
-    is_flag=True,
-    default=None,
-    help="Serve also gRPC health checks and reflection.",
-)
-@_option("zone", default="local", help="Zone of this broker.")
-@_option("id", help="Name of this broker in its zone. [default: name in the data directory]")
-@_option(
-    "store-endpoint",
-    multiple=True,
-    metavar="ORIGIN",
-    help="S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
-)
-@_option(
-    "auth-keys",
-    metavar="KEYS",
-    help="Base64 keys which verify the tokens of clients; other processes can see options.",
-)
-@_option("auth-keys-file", type=_FILE, help="File of the keys, which other processes can't see.")
-@_option(
-    "claim-checks",
-    type=click.Choice(["strict", "gazette"]),
-    default="strict",
-    help="Whether tokens confine their holders in all requests, or as Gazette's broker does.",
-)
-@_option(
-    "max-replication",
-    type=click.IntRange(1, 9),
-    default=1,
-    help="Upper bound of the replication of journals.",
-)
-@_option("min-append-rate", type=click.IntRange(min=0), help="Least bytes per second of an append.")
-@_option(
-    "max-append-rate", type=click.IntRange(min=0), help="Greatest bytes per second; 0: unlimited."
-)
-@_option("max-grpc-recv-size", type=click.IntRange(min=1024), help="Longest accepted message.")
-@_option(
-    "watch-delay",
-    callback=_duration,
-    metavar="DURATION",
-    help="Time for which watches collect changes before sending them.  [default: 30ms]",
-)
-@_option(
-    "fsync",
-    type=click.Choice(["commit", "interval", "off"]),
-    default="commit",
-    help="When to sync files: before each acknowledgement, periodically, or never.",
-)
-@_option(
-    "console-port",
-    type=_PORT,
-    help="Port of a page about the journals, on 127.0.0.1; 0 chooses a free port. [default: no "
-    "page]",
-)
+@_options
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -229,9 +198,6 @@ async def _serve_with_console(options: BrokerOptions, port: int, ready_file: Pat
 
     served = ServedWithConsole(broker, Console(open_client, port=port))
     await run_until_signal(served, drain_seconds=options.drain_seconds, ready_file=ready_file)
-
-
-_RENAMED = {"id": "suffix", "max_grpc_recv_size": "max_recv_size"}
 
 
 def _broker_options(given: dict[str, Any]) -> BrokerOptions:

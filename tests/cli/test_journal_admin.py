@@ -9,7 +9,7 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.journals.retention import is_aged
-from gazette_aio.cli.shell.quantities import age_of, parse_time, size_of
+from gazette_aio.cli.shell.quantities import age_of, size_of, unix_time
 from gazette_aio.testing import create_journals, journal_spec
 from tests.waiting import eventually
 
@@ -157,8 +157,10 @@ def test_sizes(count: int, text: str) -> None:
     assert size_of(count) == text
 
 
-def test_times() -> None:
-    assert parse_time("-5") == -5
-    assert parse_time("1970-01-02T00:00:00+00:00") == 86400
-    with pytest.raises(ValueError, match="neither"):
-        parse_time("yesterday")
+def test_times(inline: Any) -> None:
+    parameters: Any = (None, None)
+    assert unix_time(*parameters, "-5") == -5
+    assert unix_time(*parameters, "1970-01-02T00:00:00+00:00") == 86400
+    refused = inline("journals", "fragments", "-l", "a=b", "--from=yesterday")
+    assert refused.code == 2
+    assert "'yesterday' is neither" in refused.err

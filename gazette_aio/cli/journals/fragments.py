@@ -11,10 +11,10 @@ from google.protobuf.duration_pb2 import Duration
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
-from gazette_aio.cli.shell.connection import ClientSettings, connection_options, duration
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.messages import plain_tree_of, prototext
 from gazette_aio.cli.shell.output import print_json, print_table, print_text
-from gazette_aio.cli.shell.quantities import age_of, parse_time, size_of
+from gazette_aio.cli.shell.quantities import age_of, duration, size_of, unix_time
 from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.protocol.shown import shown_name
 
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
 
 _SUM_BYTES = 6
-
-
-def unix_time(_context: click.Context, _option: click.Parameter, text: str) -> int:
-    """Return the Unix seconds of a time, as a callback of options.
-
-    Raises:
-        click.BadParameter: The text isn't a time.
-    """
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command()

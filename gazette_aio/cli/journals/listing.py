@@ -13,32 +13,23 @@ from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.messages import prototext, tree_of
 from gazette_aio.cli.shell.output import print_json, print_line, print_table, print_text
 from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.cli.specs.listing import (
+    NONE,
+    label_columns,
+    listing_options,
+    print_columns,
+    route_columns,
+    split_members,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_FORMATS = ["table", "yaml", "json", "proto"]
-_NONE = "<none>"
+    from gazette_aio.cli.specs.listing import Column
 
 
 @click.command("list")
-@click.option(
-    "-l", "--selector", default="", help="Label selector, such as `name:prefix=a/` or `tag in (x)`."
-)
-@click.option(
-    "-o",
-    "--output",
-    "--format",
-    "output",
-    type=click.Choice(_FORMATS),
-    default="table",
-    show_default=True,
-    help="Format; YAML is a journal space, which can be edited and applied.",
-)
-@click.option("-L", "--label-columns", "labels", multiple=True, help="Label to show; repeatable.")
-@click.option("-p", "--primary", is_flag=True, help="Show the primary.")
-@click.option("-r", "--replicas", is_flag=True, help="Show the other replicas.")
-@click.option("--rf", "factor", is_flag=True, help="Show the replication.")
+@listing_options("journal", "`name:prefix=a/` or `tag in (x)`", "replication")
 @click.option("--stores", is_flag=True, help="Show the first fragment store.")
 @click.option("--watch", is_flag=True, help="Print the list again whenever it changes.")
 @click.option("--json", "as_json", is_flag=True, help="The same as `-o json`.")
@@ -110,7 +101,7 @@ def _print_common(listing: pb.ListResponse) -> None:
             pb.value_of(item.spec.labels, pb.CONTENT_TYPE) or "-",
             item.mod_revision,
             item.spec.replication,
-            _primary(item.route) or "-",
+            _primary(item.route),
             ",".join(item.spec.fragment.stores) or "-",
         )
         for item in listing.journals
@@ -119,42 +110,19 @@ def _print_common(listing: pb.ListResponse) -> None:
 
 
 def _primary(route: pb.Route) -> str:
-    if not 0 <= route.primary < len(route.members):
-        return ""
-    member = route.members[route.primary]
-    return f"{member.zone}/{member.suffix}"
+    primary, _ = split_members(route, [f"{each.zone}/{each.suffix}" for each in route.members])
+    return "-" if primary == NONE else primary
 
 
-def _print_chosen(
-    listing: pb.ListResponse, labels: Sequence[str], columns: dict[str, bool]
-) -> None:
-    header = ["NAME"]
-    header += ["RF"] if columns["factor"] else []
-    header += ["PRIMARY"] if columns["primary"] else []
-    header += ["REPLICAS"] if columns["replicas"] else []
-    header += ["STORES"] if columns["stores"] else []
-    header += [name.upper() for name in labels]
-    rows: list[list[object]] = []
-    for item in listing.journals:
-        row: list[object] = [item.spec.name]
-        primary, others = _replicas(item)
-        row += [item.spec.replication] if columns["factor"] else []
-        row += [primary] if columns["primary"] else []
-        row += [",".join(others)] if columns["replicas"] else []
-        row += [next(iter(item.spec.fragment.stores), _NONE)] if columns["stores"] else []
-        row += [_label(item.spec.labels, name) for name in labels]
-        rows.append(row)
-    print_table(header, rows)
+def _print_chosen(listing: pb.ListResponse, labels: Sequence[str], chosen: dict[str, bool]) -> None:
+    columns: list[Column] = [("NAME", lambda item: item.spec.name)]
+    columns += route_columns(chosen, lambda item: item.spec.replication, _replicas)
+    if chosen["stores"]:
+        columns.append(("STORES", lambda item: next(iter(item.spec.fragment.stores), NONE)))
+    print_columns(columns + label_columns(labels), listing.journals)
 
 
 def _replicas(item: pb.ListResponse.Journal) -> tuple[str, list[str]]:
-    members = [member.suffix for member in item.route.members]
-    has_primary = 0 <= item.route.primary < len(members)
-    primary = members.pop(item.route.primary) if has_primary else _NONE
+    primary, others = split_members(item.route, [member.suffix for member in item.route.members])
     suspended = item.spec.suspend.level != pb.JournalSpec.Suspend.NONE
-    return f"{primary} <S>" if suspended else primary, members
-
-
-def _label(labels: pb.LabelSet, name: str) -> str:
-    values = [label.value for label in labels.labels if label.name == name]
-    return ",".join(values) if values else _NONE
+    return f"{primary} <S>" if suspended else primary, others

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.journals.fragments import unix_time
 from gazette_aio.cli.journals.raw_read import RawRead, ReadPlan, json_line, plain
 from gazette_aio.cli.journals.read_offsets import parse_offsets
 from gazette_aio.cli.journals.read_outputs import open_output
@@ -20,6 +19,7 @@ from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.input import checked_journal
 from gazette_aio.cli.shell.output import progress
+from gazette_aio.cli.shell.quantities import unix_time
 from gazette_aio.cli.specs.files import parse_selector, read_text
 
 if TYPE_CHECKING:

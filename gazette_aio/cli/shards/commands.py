@@ -21,6 +21,14 @@ from gazette_aio.cli.shell.messages import prototext, tree_of
 from gazette_aio.cli.shell.output import print_json, print_line, print_table, print_text
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
+from gazette_aio.cli.specs.listing import (
+    NONE,
+    label_columns,
+    listing_options,
+    print_columns,
+    route_columns,
+    split_members,
+)
 from gazette_aio.cli.specs.transactions import Transactions, transaction_size_option
 from gazette_aio.consumer.api import (
     apply_shards,
@@ -39,12 +47,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gazette_aio.cli.specs.editing import OnApplied
+    from gazette_aio.cli.specs.listing import Column
     from gazette_aio.consumer.api.lags import Lag
 
-_FORMATS = ["table", "yaml", "json", "proto"]
 _UNASSIGN_BATCH = 100
 _LARGEST_OFFSET = (1 << 63) - 1
-_NONE = "<none>"
 
 
 @click.group(cls=CommandGroup)
@@ -58,22 +65,7 @@ shards.add_command(recover)
 
 
 @shards.command("list")
-@click.option(
-    "-l", "--selector", default="", help="Label selector, such as `id=shard-one` or `tag in (x)`."
-)
-@click.option(
-    "-o",
-    "--output",
-    "--format",
-    type=click.Choice(_FORMATS),
-    default="table",
-    show_default=True,
-    help="Format; YAML is a shard space, which can be edited and applied.",
-)
-@click.option("-L", "--label-columns", "labels", multiple=True, help="Label to show; repeatable.")
-@click.option("-p", "--primary", is_flag=True, help="Show the primary.")
-@click.option("-r", "--replicas", is_flag=True, help="Show the other replicas.")
-@click.option("--rf", "factor", is_flag=True, help="Show the replicas that there should be.")
+@listing_options("shard", "`id=shard-one` or `tag in (x)`", "replicas that there should be")
 @click.option("--lag", is_flag=True, help="Show the bytes that are left to read, by source.")
 @click.option("--json", "as_json", is_flag=True, help="The same as `-o json`.")
 @consumer_and_broker_options
@@ -126,24 +118,17 @@ def _print_listing(
     lags: Sequence[Lag] | None,
     columns: dict[str, bool],
 ) -> None:
-    header = ["ID", "STATUS"]
-    header += ["RF"] if columns["factor"] else []
-    header += ["PRIMARY"] if columns["primary"] else []
-    header += ["REPLICAS"] if columns["replicas"] else []
-    header += [name.upper() for name in labels]
-    header += ["LAG"] if lags is not None else []
-    rows: list[list[str]] = []
-    for index, shard in enumerate(listing.shards):
-        row = [shard.spec.id, _status(shard.status)]
-        primary, others = _replicas(shard)
-        row += [str(pc.desired_replication(shard.spec))] if columns["factor"] else []
-        row += [primary] if columns["primary"] else []
-        row += [",".join(others)] if columns["replicas"] else []
-        row += [_label(shard.spec.labels, name) for name in labels]
-        if lags is not None:
-            row.append(_lag(lags[index]))
-        rows.append(row)
-    print_table(header, rows)
+    table: list[Column] = [
+        ("ID", lambda shard: shard.spec.id),
+        ("STATUS", lambda shard: _status(shard.status)),
+    ]
+    table += route_columns(
+        columns, lambda shard: pc.desired_replication(shard.spec), _replicas
+    ) + label_columns(labels)
+    if lags is not None:
+        by_shard = dict(zip((each.spec.id for each in listing.shards), lags, strict=True))
+        table.append(("LAG", lambda shard: _lag(by_shard[shard.spec.id])))
+    print_columns(table, listing.shards)
 
 
 def _status(statuses: Iterable[pc.ReplicaStatus]) -> str:
@@ -158,20 +143,13 @@ def _replicas(shard: pc.ListResponse.Shard) -> tuple[str, list[str]]:
         f"{member.suffix}:{shown_name(pc.ReplicaStatus.Code, status.code)}"
         for member, status in zip(shard.route.members, shard.status, strict=True)
     ]
-    if shard.route.primary < 0:
-        return _NONE, shown
-    primary = shown.pop(shard.route.primary)
-    return primary, shown
+    return split_members(shard.route, shown)
 
 
 def _lag(lag: Lag) -> str:
     if lag is None:
-        return _NONE
-    return ", ".join(f"{name}:{_NONE if left is None else left}" for name, left in lag.items())
-
-
-def _label(labels: pb.LabelSet, name: str) -> str:
-    return ",".join(label.value for label in labels.labels if label.name == name) or _NONE
+        return NONE
+    return ", ".join(f"{name}:{NONE if left is None else left}" for name, left in lag.items())
 
 
 @shards.command()

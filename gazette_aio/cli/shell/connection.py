@@ -14,6 +14,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.cli.shell.failures import InputError, UnreachableError, WrongServerError
 from gazette_aio.cli.shell.logs import log_options
+from gazette_aio.cli.shell.quantities import duration
 from gazette_aio.client import RetryPolicy, TLSOptions, connect
 from gazette_aio.client.options import DEFAULT_ADDRESS
 
@@ -198,49 +199,31 @@ def _taken(given: dict[str, Any], peer: str, timeout: float, zone: str | None) -
     )
 
 
-def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Return the seconds of a duration such as `1m30s`, as a callback of options.
-
-    Raises:
-        click.BadParameter: The text isn't a duration.
-    """
-    try:
-        return None if not text else pb.parse_duration(text) / 1e9
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-_FILE: Final = click.Path(dir_okay=False)
-_PEER_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "address": {"default": DEFAULT_ADDRESS, "show_default": True, "metavar": "URL"},
-    "auth-keys": {
-        "default": "",
-        "metavar": "KEYS",
-        "help": "Base64 keys; the first key signs requests. Other processes can see options.",
-    },
-    "auth-keys-file": {
-        "type": click.File(),
-        "help": "File of the keys, which other processes can't see.",
-    },
-    "auth-token": {
-        "default": "",
-        "metavar": "TOKEN",
-        "help": "Bearer token to send with requests.",
-    },
-    "cert-file": {"type": _FILE, "help": "Certificate of this client, in PEM format."},
-    "cert-key-file": {"type": _FILE, "help": "Private key of that certificate, in PEM format."},
-    "trusted-ca-file": {"type": _FILE, "help": "Authorities of servers, in PEM format."},
-    "cache.size": {
-        "type": int,
-        "help": "Routes to keep; 0 sends all requests to the address. [default: 256]",
-    },
-    "cache.ttl": {
-        "callback": duration,
-        "metavar": "DURATION",
-        "help": "Time for which a route is kept. [default: 1m]",
-    },
+_FILE: Final = {"type": click.Path(dir_okay=False)}
+_PEER_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "address": ("", {"default": DEFAULT_ADDRESS, "show_default": True, "metavar": "URL"}),
+    "auth-keys": (
+        "Base64 keys; the first key signs requests. Other processes can see options.",
+        {"default": "", "metavar": "KEYS"},
+    ),
+    "auth-keys-file": (
+        "File of the keys, which other processes can't see.",
+        {"type": click.File()},
+    ),
+    "auth-token": ("Bearer token to send with requests.", {"default": "", "metavar": "TOKEN"}),
+    "cert-file": ("Certificate of this client, in PEM format.", _FILE),
+    "cert-key-file": ("Private key of that certificate, in PEM format.", _FILE),
+    "trusted-ca-file": ("Authorities of servers, in PEM format.", _FILE),
+    "cache.size": (
+        "Routes to keep; 0 sends all requests to the address. [default: 256]",
+        {"type": int},
+    ),
+    "cache.ttl": (
+        "Time for which a route is kept. [default: 1m]",
+        {"callback": duration, "metavar": "DURATION"},
+    ),
 }
-"""Options of each peer by name."""
+"""Help and attributes of the options of each peer."""
 _ADDRESS_HELP: Final = {
     "broker": "URL of the broker.",
     "consumer": "URL of a member of the consumer.",
@@ -253,15 +236,15 @@ def _variable(name: str) -> str:
 
 def _peer_options(peer: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, attributes in reversed(_PEER_OPTIONS.items()):
+        for name, (text, attributes) in reversed(_PEER_OPTIONS.items()):
             variable = f"{peer}_{_variable(name)}"
-            given: dict[str, Any] = {"help": _ADDRESS_HELP[peer], **attributes}
             command = click.option(
                 f"--{peer}.{name}",
                 variable,
                 envvar=variable.upper(),
                 show_envvar=True,
-                **given,
+                help=text or _ADDRESS_HELP[peer],
+                **attributes,
             )(command)
         return command
 

@@ -6,6 +6,10 @@ import datetime as dt
 import math
 from typing import Final
 
+import click
+
+import gazette_aio.protocol as pb
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SPANS: Final = (
     ("year", 31_104_000),
@@ -20,13 +24,13 @@ _KIBI: Final = 1024
 _TEN: Final = 10
 
 
-def parse_time(text: str) -> int:
-    """Return the Unix seconds of a text: a number of seconds, or an ISO 8601 date and time.
+def unix_time(_context: click.Context, _option: click.Parameter, text: str) -> int:
+    """Return the Unix seconds of a time, as a callback of options.
 
-    A time without a zone is in local time.
+    It's a number of seconds, or an ISO 8601 date and time. Without a zone, it's in local time.
 
     Raises:
-        ValueError: The text is neither a number nor a time.
+        click.BadParameter: The text is neither a number nor a time.
     """
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdecimal():
@@ -34,7 +38,19 @@ def parse_time(text: str) -> int:
     try:
         return int(dt.datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{text!r} is neither Unix seconds nor a date and time") from None
+        raise click.BadParameter(f"{text!r} is neither Unix seconds nor a date and time") from None
+
+
+def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of a duration such as `1m30s`, as a callback of options.
+
+    Raises:
+        click.BadParameter: The text isn't a duration.
+    """
+    try:
+        return None if not text else pb.parse_duration(text) / 1e9
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def counted(count: int, noun: str) -> str:
