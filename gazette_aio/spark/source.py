@@ -7,14 +7,13 @@ plain data only: clients belong to the process, see `bridge`.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession, datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from gazette_aio.protocol.errors import ConfigurationError
 from gazette_aio.spark import bridge
@@ -23,7 +22,7 @@ from gazette_aio.spark.options import OF_STREAMS, SinkOptions, SourceOptions, ch
 from gazette_aio.spark.planning.batch import plan_batch
 from gazette_aio.spark.planning.sampling import sample_schema
 from gazette_aio.spark.reading.partitions import read_partition
-from gazette_aio.spark.types import default_schema, parse_schema, schema_json
+from gazette_aio.spark.types import default_schema, parse_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         DataSourceStreamWriter,
         DataSourceWriter,
     )
+    from pyspark.sql.types import StructType
 
     from gazette_aio.spark.planning.tasks import Partition
 
@@ -84,7 +84,7 @@ class GazetteDataSource(DataSource):
             found = default_schema(
                 options.partition_columns, has_key=options.key_column is not None
             )
-        return StructType.fromJson(json.loads(schema_json(found)))
+        return from_arrow_schema(found, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.

@@ -153,7 +153,7 @@ def parse_schema(text: str) -> Schema:
         kind = None
     if kind is None or not pa.types.is_struct(kind):
         raise ConfigurationError(f"expected the JSON of a schema of Spark, and not {text[:80]!r}")
-    schema: Schema = pa.schema(_children(kind))
+    schema: Schema = pa.schema([kind.field(index) for index in range(kind.num_fields)])
     return schema
 
 
@@ -218,60 +218,6 @@ def _atomic_type(name: str, path: str) -> Any:
 def _malformed(path: str, value: Any) -> ConfigurationError:
     where = f"column {path!r}" if path else "the schema"
     return ConfigurationError(f"{where}: {str(value)[:80]!r} isn't a type of Spark")
-
-
-def schema_json(schema: Schema) -> str:
-    """Return the JSON of Spark's schema whose exact Arrow schema is `schema`.
-
-    `StructType.fromJson()` accepts the loaded JSON.
-
-    Raises:
-        ConfigurationError: Spark has no type for a column.
-    """
-    return json.dumps(_struct_value(list[Any](schema), ""))
-
-
-def _children(struct: Any) -> list[Any]:
-    return [struct.field(index) for index in range(struct.num_fields)]
-
-
-def _struct_value(fields: list[Any], path: str) -> dict[str, Any]:
-    return {
-        "type": "struct",
-        "fields": [
-            {
-                "name": field.name,
-                "type": _type_value(field.type, f"{path}.{field.name}" if path else field.name),
-                "nullable": field.nullable,
-                "metadata": {},
-            }
-            for field in fields
-        ],
-    }
-
-
-def _type_value(kind: Any, path: str) -> Any:
-    if (name := _NAMES.get(kind)) is not None:
-        return name
-    types = pa.types
-    if types.is_decimal128(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if types.is_struct(kind):
-        return _struct_value(_children(kind), path)
-    if types.is_list(kind):
-        return {
-            "type": "array",
-            "elementType": _type_value(kind.value_type, f"{path}[]"),
-            "containsNull": kind.value_field.nullable,
-        }
-    if types.is_map(kind):
-        return {
-            "type": "map",
-            "keyType": _type_value(kind.key_type, f"{path}.key"),
-            "valueType": _type_value(kind.item_type, f"{path}.value"),
-            "valueContainsNull": kind.item_field.nullable,
-        }
-    raise ConfigurationError(f"column {path!r}: Spark has no type for {kind}")
 
 
 def default_schema(

@@ -16,7 +16,6 @@ from gazette_aio.spark.types import (
     classify,
     default_schema,
     parse_schema,
-    schema_json,
 )
 
 
@@ -35,23 +34,7 @@ def arrow(*fields: dict[str, Any]) -> pa.Schema:
 @pytest.mark.parametrize(
     ("spark", "expected"),
     [
-        ("boolean", pa.bool_()),
-        ("byte", pa.int8()),
-        ("short", pa.int16()),
-        ("integer", pa.int32()),
-        ("long", pa.int64()),
-        ("float", pa.float32()),
-        ("double", pa.float64()),
-        ("decimal(10,0)", pa.decimal128(10, 0)),
-        ("decimal(38,18)", pa.decimal128(38, 18)),
-        ("string", pa.string()),
-        ("string collate UTF8_LCASE", pa.string()),
-        ("binary", pa.binary()),
-        ("date", pa.date32()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestamp_ntz", pa.timestamp("us")),
         ("time(0)", pa.time64("ns")),
-        ("interval day to second", pa.duration("us")),
         ("interval hour", pa.duration("us")),
         ({"type": "udt", "class": "x.Y", "pyClass": "y", "sqlType": "double"}, pa.float64()),
     ],
@@ -59,40 +42,6 @@ def arrow(*fields: dict[str, Any]) -> pa.Schema:
 def test_a_type_has_its_arrow_type(spark: Any, expected: pa.DataType) -> None:
     schema = arrow(field("a", spark), field("b", spark, False))
     assert schema.equals(pa.schema([pa.field("a", expected), pa.field("b", expected, False)]))
-
-
-@pytest.mark.parametrize("nullable", [True, False])
-def test_nested_types_keep_names_and_nullability(nullable: bool) -> None:
-    schema = arrow(
-        field("list", {"type": "array", "elementType": "integer", "containsNull": nullable}),
-        field("struct", struct(field("x", "long", nullable), field("y", "date"))),
-        field(
-            "map",
-            {
-                "type": "map",
-                "keyType": "string",
-                "valueType": {"type": "array", "elementType": "byte", "containsNull": True},
-                "valueContainsNull": nullable,
-            },
-        ),
-    )
-    expected = [
-        pa.field("list", pa.list_(pa.field("element", pa.int32(), nullable))),
-        pa.field(
-            "struct",
-            pa.struct([pa.field("x", pa.int64(), nullable), pa.field("y", pa.date32())]),
-        ),
-        pa.field(
-            "map",
-            pa.map_(
-                pa.field("key", pa.string(), nullable=False),
-                pa.field("value", pa.list_(pa.field("element", pa.int8())), nullable),
-            ),
-        ),
-    ]
-    assert schema == pa.schema(expected)
-    assert schema.field("list").type.value_field.name == "element"
-    assert schema.field("map").type.item_field.nullable is nullable
 
 
 def test_nothing_but_null_is_of_type_void() -> None:
@@ -133,30 +82,6 @@ def test_an_unsupported_type_is_told_with_its_place(spark: Any, text: str) -> No
 def test_what_is_no_schema_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_schema(text)
-
-
-def test_a_schema_comes_back_from_json() -> None:
-    element = pa.field("element", pa.struct([pa.field("x", pa.decimal128(5, 2), False)]), False)
-    schema = pa.schema(
-        [
-            *(pa.field(f"`{name}`", kind) for name, kind in RESERVED.items()),
-            pa.field("list", pa.list_(element), nullable=False),
-            pa.field(
-                "map",
-                pa.map_(pa.string(), pa.field("value", pa.time64("ns"), nullable=False)),
-            ),
-            pa.field("void", pa.null()),
-            pa.field("duration", pa.duration("us")),
-        ]
-    )
-    assert parse_schema(schema_json(schema)) == schema
-    assert json.loads(schema_json(schema))["fields"][1] == field("`_begin`", "long")
-
-
-@pytest.mark.parametrize("kind", [pa.uint64(), pa.timestamp("ns"), pa.large_string()])
-def test_an_arrow_type_which_spark_lacks_is_refused(kind: pa.DataType) -> None:
-    with pytest.raises(ConfigurationError, match=r"column 'a.x': Spark has no type for"):
-        schema_json(pa.schema([pa.field("a", pa.struct([pa.field("x", kind)]))]))
 
 
 def test_the_default_schema_has_labels_behind_the_message() -> None:
