@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.specs.transactions import Transactions
+from gazette_aio.cli.specs.transactions import apply_changes
 from gazette_aio.testing import create_journals, journal_spec
 
 NAMES = ("topic/a", "topic/b", "topic/c", "topic/d", "topic/e")
@@ -53,17 +54,18 @@ async def topic(gazette_client: Any) -> None:
 async def test_account(failing: int, error: pb.GazetteError, account: str) -> None:
     changes = [pb.ApplyRequest.Change(upsert=pb.JournalSpec(name=name)) for name in NAMES]
     seen: list[tuple[list[str], int]] = []
-    transactions = Transactions(
-        changes, 2, lambda part, at: seen.append(([each.upsert.name for each in part], at))
-    )
 
-    async def apply(part: Any) -> int:
+    async def apply(_client: None, _part: Any) -> pb.ApplyResponse:
         if len(seen) == failing:
             raise error
-        return 10 + len(seen)
+        etcd = pb.Header.Etcd(revision=10 + len(seen))
+        return pb.ApplyResponse(header=pb.Header(etcd=etcd))
 
-    with pytest.raises(CommandError) as caught, transactions.accounted():
-        await transactions.run(apply)
+    def on_applied(part: Any, revision: int) -> None:
+        seen.append(([each.upsert.name for each in part], revision))
+
+    with pytest.raises(CommandError) as caught:
+        await apply_changes(nullcontext(), apply, changes, 2, on_applied)
 
     assert str(caught.value).endswith(account)
     assert "nothing was applied" not in str(caught.value)
@@ -71,13 +73,12 @@ async def test_account(failing: int, error: pb.GazetteError, account: str) -> No
 
 
 async def test_the_first_failure_stays_as_it_is() -> None:
-    transactions = Transactions([pb.ApplyRequest.Change(delete="topic/a")], 0)
-
-    async def apply(part: Any) -> int:
+    async def apply(_client: None, _part: Any) -> pb.ApplyResponse:
         raise REFUSED
 
-    with pytest.raises(pb.EtcdTransactionFailedError), transactions.accounted():
-        await transactions.run(apply)
+    changes = [pb.ApplyRequest.Change(delete="topic/a")]
+    with pytest.raises(pb.EtcdTransactionFailedError):
+        await apply_changes(nullcontext(), apply, changes, 0)
 
 
 async def test_apply_says_what_was_applied(

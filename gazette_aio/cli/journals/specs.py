@@ -15,15 +15,12 @@ from gazette_aio.cli.shell.messages import prototext
 from gazette_aio.cli.shell.output import print_json, print_line, print_text
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
-from gazette_aio.cli.specs.transactions import Transactions, transaction_size_option
-from gazette_aio.client import iter_journals
+from gazette_aio.cli.specs.transactions import apply_changes, transaction_size_option
+from gazette_aio.client import JournalClient, iter_journals
 from gazette_aio.protocol.journal_space.differences import SpecChange, compare, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from gazette_aio.cli.specs.editing import OnApplied
+    from gazette_aio.cli.specs.transactions import OnApplied
 
 _MOST_NAMES = 100
 
@@ -91,14 +88,9 @@ async def _apply(
         # Each transaction would check only its own changes.
         if change.HasField("upsert"):
             pb.validate_journal(change.upsert.name, allow_parent=False)
-    transactions = Transactions(request.changes, max_txn_size, on_applied)
-    with transactions.accounted():
-        async with connection.open() as client:
-
-            async def apply(changes: Sequence[Any]) -> int:
-                return (await client.apply(changes)).header.etcd.revision
-
-            return await transactions.run(apply)
+    return await apply_changes(
+        connection.open(), JournalClient.apply, request.changes, max_txn_size, on_applied
+    )
 
 
 async def _compare(connection: ClientSettings, request: pb.ApplyRequest) -> list[SpecChange]:

@@ -29,7 +29,7 @@ from gazette_aio.cli.specs.listing import (
     route_columns,
     split_members,
 )
-from gazette_aio.cli.specs.transactions import Transactions, transaction_size_option
+from gazette_aio.cli.specs.transactions import apply_changes, transaction_size_option
 from gazette_aio.consumer.api import (
     apply_shards,
     list_shards,
@@ -44,10 +44,9 @@ from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
-    from gazette_aio.cli.specs.editing import OnApplied
     from gazette_aio.cli.specs.listing import Column
+    from gazette_aio.cli.specs.transactions import OnApplied
     from gazette_aio.consumer.api.lags import Lag
 
 _UNASSIGN_BATCH = 100
@@ -201,14 +200,9 @@ async def _apply(
     on_applied: OnApplied | None = None,
 ) -> int:
     await _check(connection, request)
-    transactions = Transactions(request.changes, max_txn_size, on_applied)
-    with transactions.accounted():
-        async with consumer.open_shards() as client:
-
-            async def apply(changes: Sequence[Any]) -> int:
-                return (await apply_shards(client, changes)).header.etcd.revision
-
-            return await transactions.run(apply)
+    return await apply_changes(
+        consumer.open_shards(), apply_shards, request.changes, max_txn_size, on_applied
+    )
 
 
 async def _check(connection: ClientSettings, request: pc.ApplyRequest) -> None:

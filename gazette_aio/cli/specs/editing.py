@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -20,13 +19,13 @@ from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.specs.files import checked_request, name_of, print_applied
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from gazette_aio.cli.specs.files import Change
+    from gazette_aio.cli.specs.transactions import OnApplied
     from gazette_aio.protocol import consumer as pc
 
     Request = TypeVar("Request", pb.ApplyRequest, pc.ApplyRequest)
-
-OnApplied = Callable[[Sequence["Change"], int], None]
-"""Takes the changes of a transaction that was applied, and its revision."""
 
 _NAMES_SHOWN = 10
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,12 +13,18 @@ from gazette_aio.cli.specs.files import name_of
 from gazette_aio.protocol.status_errors import StatusError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from click.decorators import FC
 
     from gazette_aio.cli.specs.files import Change
+    from gazette_aio.protocol import consumer as pc
 
+    OnApplied = Callable[[Sequence[Change], int], object]
+    """Takes the changes of a transaction that was applied, and its revision."""
+
+C = TypeVar("C")
 
 # Etcd accepts 128 operations in a transaction, unless its --max-txn-ops says otherwise.
 _DEFAULT_SIZE = 100
@@ -37,80 +42,60 @@ def transaction_size_option(command: FC) -> FC:
     return option(command)
 
 
-class Transactions:
-    """Changes, applied in order by transactions.
+async def apply_changes(
+    opening: AbstractAsyncContextManager[C],
+    apply: Callable[[C, Sequence[Any]], Awaitable[pb.ApplyResponse | pc.ApplyResponse]],
+    changes: Sequence[Change],
+    size: int | None,
+    on_applied: OnApplied | None = None,
+) -> int:
+    """Apply changes in order by transactions, and return the revision of the last one.
 
     Args:
+        opening: Opens the client.
+        apply: Applies the changes of a transaction.
         changes: The changes; at least one.
         size: Greatest number of changes of a transaction; 0 makes one transaction. If it's None,
             several transactions are announced.
         on_applied: Called after each transaction with its changes, and its revision.
+
+    Raises:
+        GazetteError: The first transaction failed.
+        CommandError: A later one failed. It says which changes are applied, and which aren't.
+
+    Cancellation: aborts — the transactions so far remain.
     """
+    count = len(changes)
+    step = (_DEFAULT_SIZE if size is None else size) or count
+    if size is None and count > step:
+        print_line(
+            f"gazette-aio: {count} changes in {-(-count // step)} transactions"
+            f" of at most {step} (--max-txn-size)",
+            err=True,
+        )
+    applied = revision = 0
+    try:
+        async with opening as client:
+            for applied in range(0, count, step):
+                part = changes[applied : applied + step]
+                revision = (await apply(client, part)).header.etcd.revision
+                if on_applied is not None:
+                    on_applied(part, revision)
+    except (pb.GazetteError, CommandError) as error:
+        if not applied:
+            raise
+        if isinstance(error, pb.GazetteError):
+            error.applied = applied
+        raise CommandError(f"{explain(error)}; {_account(changes, applied, step, error)}") from None
+    return revision
 
-    def __init__(
-        self,
-        changes: Sequence[Change],
-        size: int | None,
-        on_applied: Callable[[Sequence[Change], int], object] | None = None,
-    ) -> None:
-        self._changes = changes
-        self._size = (_DEFAULT_SIZE if size is None else size) or len(changes)
-        self._is_announced = size is None
-        self._on_applied = on_applied
-        self._applied = 0
 
-    async def run(self, apply: Callable[[Sequence[Change]], Awaitable[int]]) -> int:
-        """Apply all changes, and return the revision of the last transaction.
-
-        Args:
-            apply: Applies the changes of a transaction, and returns its revision.
-
-        Raises:
-            GazetteError: A transaction failed. The transactions before it remain.
-
-        Cancellation: aborts — the transactions so far remain.
-        """
-        revision = 0
-        if self._is_announced and (count := len(self._changes)) > self._size:
-            print_line(
-                f"gazette-aio: {count} changes in {-(-count // self._size)} transactions"
-                f" of at most {self._size} (--max-txn-size)",
-                err=True,
-            )
-        while self._applied < len(self._changes):
-            part = self._part()
-            revision = await apply(part)
-            self._applied += len(part)
-            if self._on_applied is not None:
-                self._on_applied(part, revision)
-        return revision
-
-    @contextmanager
-    def accounted(self) -> Generator[None]:
-        """Convert a failure within the context to a CommandError, if some changes are applied.
-
-        Raises:
-            CommandError: The failure, the changes that are applied, and the changes that aren't.
-        """
-        try:
-            yield
-        except (pb.GazetteError, CommandError) as error:
-            if not self._applied:
-                raise
-            if isinstance(error, pb.GazetteError):
-                error.applied = self._applied
-            raise CommandError(f"{explain(error)}; {self._account(error)}") from None
-
-    def _account(self, error: Exception) -> str:
-        count, applied, part = len(self._changes), self._applied, self._part()
-        last = name_of(self._changes[applied - 1])
-        text = f"{applied} of {count} changes are applied, through {last}"
-        left = self._changes[applied:]
-        if not isinstance(error, StatusError | pb.ValidationError):
-            # A request without an answer may have had its effect.
-            text += f"; unknown: {len(part)}, from {name_of(part[0])} through {name_of(part[-1])}"
-            left = left[len(part) :]
-        return f"{text}; not applied: {len(left)}, from {name_of(left[0])} on" if left else text
-
-    def _part(self) -> Sequence[Change]:
-        return self._changes[self._applied : self._applied + self._size]
+def _account(changes: Sequence[Change], applied: int, step: int, error: Exception) -> str:
+    last = name_of(changes[applied - 1])
+    text = f"{applied} of {len(changes)} changes are applied, through {last}"
+    left = changes[applied:]
+    if not isinstance(error, StatusError | pb.ValidationError):
+        # A request without an answer may have had its effect.
+        part, left = left[:step], left[step:]
+        text += f"; unknown: {len(part)}, from {name_of(part[0])} through {name_of(part[-1])}"
+    return f"{text}; not applied: {len(left)}, from {name_of(left[0])} on" if left else text
