@@ -18,8 +18,8 @@ import gazette_aio.protocol as pb
 from gazette_aio import __version__
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.tools import diagnosis
-from gazette_aio.cli.tools.advertised import examine_endpoints
 from gazette_aio.cli.tools.print_config import sections_of
+from gazette_aio.cli.tools.probes import examine_endpoints
 from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.consumer import Application, MemoryStore
 from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, json_adapter, parse_uuid

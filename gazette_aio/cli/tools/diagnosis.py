@@ -21,6 +21,18 @@ SKEW_SECONDS: Final = 5.0
 
 _SOON_SECONDS: Final = 14 * 86_400.0
 _MOST_SHARDS: Final = 20
+_INSTALL_NATIVE: Final = (
+    "install Rust 1.85 or newer, and then the package again by "
+    "`pip install --force-reinstall --no-deps --no-cache-dir gazette-aio`, "
+    "or `make core` in a clone"
+)
+NO_GRPC: Final = "something answers the port, but not gRPC: check proxies, and http or https"
+_NO_STORE_CHECKS: Final = {
+    "UNIMPLEMENTED": "brokers before v0.101 don't check their stores: see their logs",
+    "UNAUTHENTICATED": "the token doesn't allow to check stores",
+    "PERMISSION_DENIED": "the token doesn't allow to check stores",
+}
+"""Details of the codes of checks of stores that weren't made."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,16 +58,10 @@ def core_finding(form: str, *, is_chosen: bool, newer: Path | None = None) -> Fi
         return Finding("core", "warning", detail, "build it again by `make core`")
     if form == "native":
         return Finding("core", "ok", "native")
-    if is_chosen:
-        remedy = "unset $GAZETTE_AIO_CORE"
-    else:
-        remedy = (
-            "install Rust 1.85 or newer, and then the package again by "
-            "`pip install --force-reinstall --no-deps --no-cache-dir gazette-aio`, "
-            "or `make core` in a clone"
-        )
     detail = "plain Python: messages are read and published more slowly"
-    return Finding("core", "warning", detail, remedy)
+    return Finding(
+        "core", "warning", detail, "unset $GAZETTE_AIO_CORE" if is_chosen else _INSTALL_NATIVE
+    )
 
 
 def newer_source(package: Path) -> Path | None:
@@ -177,42 +183,33 @@ def store_finding(store: str, problem: str) -> Finding:
 
 def store_check_failure(store: str, error: pb.GazetteError) -> Finding:
     """Return the finding of a fragment store that a broker didn't check."""
-    match error.code if isinstance(error, pb.TransportError) else "":
-        case "UNIMPLEMENTED":
-            detail = "brokers before v0.101 don't check their stores: see their logs"
-        case "UNAUTHENTICATED" | "PERMISSION_DENIED":
-            detail = "the token doesn't allow to check stores"
-        case _:
-            return store_finding(store, " ".join(str(error).split()))
-    return Finding("fragment store", "skipped", detail)
+    code = error.code if isinstance(error, pb.TransportError) else ""
+    if detail := _NO_STORE_CHECKS.get(code):
+        return Finding("fragment store", "skipped", detail)
+    return store_finding(store, " ".join(str(error).split()))
 
 
 def shard_findings(shards: Iterable[pc.ListResponse.Shard]) -> list[Finding]:
     """Return the findings of listed shards: of each failed one, up to some."""
-    findings: list[Finding] = []
-    count = failed = 0
-    for shard in shards:
-        count += 1
-        errors = [
-            text
-            for status in shard.status
-            if status.code == pc.ReplicaStatus.FAILED
-            for text in status.errors or ("failed",)
-        ]
-        if not errors:
-            continue
-        failed += 1
-        if failed <= _MOST_SHARDS:
-            detail = "; ".join(" ".join(text.split()) for text in dict.fromkeys(errors))
-            select = shlex.quote(f"id={shard.spec.id}")
-            remedy = f"mend the cause, and run `gazette-aio shards unassign -l {select} --failed`"
-            findings.append(Finding(f"shard {shard.spec.id}", "failed", detail, remedy))
+    errors = {shard.spec.id: _errors_of(shard) for shard in shards}
+    failed = {shard: texts for shard, texts in errors.items() if texts}
     if not failed:
-        return [Finding("shards", "ok", f"none of {count} has failed")]
-    if failed > _MOST_SHARDS:
-        detail = f"{failed} of {count} have failed"
+        return [Finding("shards", "ok", f"none of {len(errors)} has failed")]
+    findings: list[Finding] = []
+    for shard, texts in list(failed.items())[:_MOST_SHARDS]:
+        select = shlex.quote(f"id={shard}")
+        remedy = f"mend the cause, and run `gazette-aio shards unassign -l {select} --failed`"
+        findings.append(Finding(f"shard {shard}", "failed", "; ".join(texts), remedy))
+    if len(failed) > _MOST_SHARDS:
+        detail = f"{len(failed)} of {len(errors)} have failed"
         findings.append(Finding("shards", "failed", detail, "see `gazette-aio shards list`"))
     return findings
+
+
+def _errors_of(shard: pc.ListResponse.Shard) -> list[str]:
+    failed = [each for each in shard.status if each.code == pc.ReplicaStatus.FAILED]
+    texts = dict.fromkeys(text for status in failed for text in status.errors or ("failed",))
+    return [" ".join(text.split()) for text in texts]
 
 
 def rpc_failure(peer: str, error: pb.GazetteError, *, has_token: bool) -> Finding:
@@ -236,7 +233,7 @@ def rpc_failure(peer: str, error: pb.GazetteError, *, has_token: bool) -> Findin
         case "PERMISSION_DENIED":
             remedy = "the token doesn't allow to list: ask for one that does"
         case "UNAVAILABLE":
-            remedy = "something answers the port, but not gRPC: check proxies, and http or https"
+            remedy = NO_GRPC
         case _:
             remedy = "see the log of the server"
     return Finding(peer, "failed", detail, remedy)

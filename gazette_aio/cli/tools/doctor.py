@@ -22,13 +22,15 @@ from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker
 from gazette_aio.cli.shell.failures import CommandError, InputError, WrongServerError
 from gazette_aio.cli.shell.output import print_json, print_line, print_table
 from gazette_aio.cli.tools import diagnosis
-from gazette_aio.cli.tools.advertised import (
+from gazette_aio.cli.tools.diagnosis import Finding
+from gazette_aio.cli.tools.probes import (
     PORTS,
     PROBE_SECONDS,
+    dial,
     endpoints_of,
     examine_endpoints,
+    get,
 )
-from gazette_aio.cli.tools.diagnosis import Finding
 from gazette_aio.client import iter_journals
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.message.core import FORM
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
 
-_MOST_BYTES: Final = 1 << 14
+_ETCD_PORT: Final = 2379
 
 
 @click.command()
@@ -114,7 +116,7 @@ async def _examine(
 
         findings += await _examine_server(consumer, examine_shards)
     if etcd:
-        findings += await _examine_etcd(etcd)
+        findings.append(await _examine_etcd(etcd))
     return findings
 
 
@@ -135,22 +137,20 @@ def _versions() -> Finding:
 async def _examine_server(
     settings: ClientSettings, examine: Callable[[], Awaitable[tuple[list[pb.Route], list[Finding]]]]
 ) -> list[Finding]:
+    peer, address = settings.peer, settings.address
     try:
-        url = urlsplit(settings.address)
-        parse_endpoint(settings.address)
-        port = url.port or PORTS.get(url.scheme, 0)
+        scheme = urlsplit(address).scheme
+        parse_endpoint(address)
+        _ = urlsplit(address).port
     except (pb.ValidationError, ValueError) as error:
         remedy = "expected a URL such as http://localhost:8080"
-        return [Finding(f"{settings.peer} address", "failed", str(error), remedy)]
-    findings = [Finding(f"{settings.peer} address", "ok", settings.address)]
-    if (proxy := proxy_of_endpoint(settings.address)) is not None:
-        findings.append(Finding(f"{settings.peer} proxy", "ok", str(proxy)))
-    elif url.scheme != "unix":
-        found, is_reached = await _examine_port(
-            url.hostname or "", port, settings, is_secure=url.scheme == "https"
-        )
-        findings += found
-        if not is_reached:
+        return [Finding(f"{peer} address", "failed", str(error), remedy)]
+    findings = [Finding(f"{peer} address", "ok", address)]
+    if (proxy := proxy_of_endpoint(address)) is not None:
+        findings.append(Finding(f"{peer} proxy", "ok", str(proxy)))
+    elif scheme != "unix":
+        findings += await _examine_port(settings)
+        if findings[-1].check != "clock":
             return findings
     try:
         routes, found = await examine()
@@ -158,54 +158,49 @@ async def _examine_server(
         return [*findings, Finding("token", "failed", str(error), "keys are base64, by commas")]
     except pb.GazetteError as error:
         has_token = bool(settings.auth_keys or settings.auth_token)
-        return [*findings, diagnosis.rpc_failure(settings.peer, error, has_token=has_token)]
-    except WrongServerError as error:
-        remedy = f"set ${settings.peer.upper()}_ADDRESS to that of a {settings.peer}"
-        return [*findings, Finding(settings.peer, "failed", str(error), remedy)]
+        return [*findings, diagnosis.rpc_failure(peer, error, has_token=has_token)]
     except CommandError as error:
-        remedy = "something answers the port, but not gRPC: check proxies, and http or https"
-        return [*findings, Finding(settings.peer, "failed", str(error), remedy)]
-    findings += (Finding(settings.peer, "ok", "answers requests"), *found)
+        remedy = diagnosis.NO_GRPC
+        if isinstance(error, WrongServerError):
+            remedy = f"set ${peer.upper()}_ADDRESS to that of a {peer}"
+        return [*findings, Finding(peer, "failed", str(error), remedy)]
+    findings += (Finding(peer, "ok", "answers requests"), *found)
     return findings + await examine_endpoints(
         endpoints_of(routes),
-        settings.address,
-        _tls_context(settings) if url.scheme == "https" else None,
-        peer=settings.peer,
+        address,
+        _tls_context(settings) if scheme == "https" else None,
+        peer=peer,
         are_used=settings.cache_size != 0,
     )
 
 
-async def _examine_port(
-    host: str, port: int, settings: ClientSettings, *, is_secure: bool
-) -> tuple[list[Finding], bool]:
-    """Return findings, and whether requests can be tried."""
-    prefix = settings.peer.upper()
+async def _examine_port(settings: ClientSettings) -> list[Finding]:
+    """Return findings, of which that of clocks is the last if requests can be tried."""
+    address, prefix = settings.address, settings.peer.upper()
+    url = urlsplit(address)
+    host, port = url.hostname or "", url.port or PORTS.get(url.scheme, 0)
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
-        writer.close()
+        (await dial(address))[1].close()
+    except socket.gaierror:
+        return [diagnosis.resolution_failure(host, f"{prefix}_ADDRESS")]
     except OSError as error:
-        if isinstance(error, socket.gaierror):
-            return [diagnosis.resolution_failure(host, f"{prefix}_ADDRESS")], False
-        return [diagnosis.connection_failure(host, port, error)], False
+        return [diagnosis.connection_failure(host, port, error)]
     findings = [Finding("connection", "ok", f"{host}:{port}")]
     context: ssl.SSLContext | None = None
-    if is_secure:
+    if url.scheme == "https":
         try:
             context = _tls_context(settings)
-            async with asyncio.timeout(PROBE_SECONDS):
-                _, writer = await asyncio.open_connection(host, port, ssl=context)
-            certificate = writer.get_extra_info("peercert")
-            writer.close()
+            _, writer = await dial(address, context)
         except OSError as error:
-            return [*findings, diagnosis.tls_failure(error, prefix)], False
+            return [*findings, diagnosis.tls_failure(error, prefix)]
+        certificate = writer.get_extra_info("peercert")
+        writer.close()
         findings.append(diagnosis.certificate_finding(certificate["notAfter"], time.time()))
     try:
-        headers, _ = await _get(host, port, "/debug/ready", context)
+        date, _ = await get(address, "/debug/ready", context)
     except OSError:
-        headers = {}
-    findings.append(diagnosis.clock_finding(headers.get("date", ""), time.time()))
-    return findings, True
+        date = ""
+    return [*findings, diagnosis.clock_finding(date, time.time())]
 
 
 def _tls_context(settings: ClientSettings) -> ssl.SSLContext:
@@ -217,45 +212,22 @@ def _tls_context(settings: ClientSettings) -> ssl.SSLContext:
     return context
 
 
-async def _get(
-    host: str, port: int, path: str, context: ssl.SSLContext | None
-) -> tuple[dict[str, str], str]:
-    """Return the headers, by lower case, and the beginning of the body of a response of HTTP."""
-    async with asyncio.timeout(PROBE_SECONDS):
-        reader, writer = await asyncio.open_connection(host, port, ssl=context)
-        try:
-            request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
-            writer.write(request.encode("latin-1", "replace"))
-            text = b""
-            while len(text) < _MOST_BYTES and (chunk := await reader.read(_MOST_BYTES)):
-                text += chunk
-        finally:
-            writer.close()
-    head, _, body = text.decode("latin-1").partition("\r\n\r\n")
-    pairs = (line.partition(":") for line in head.splitlines()[1:])
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}, body
-
-
-async def _examine_etcd(address: str) -> list[Finding]:
+async def _examine_etcd(address: str) -> Finding:
     try:
         parse_endpoint(address)
         url = urlsplit(address)
-        port = url.port or 2379
+        if (proxy := proxy_of("grpc", url.netloc)) is not None:
+            return Finding("Etcd", "skipped", f"{address} is dialled through the proxy {proxy}")
+        context = ssl.create_default_context() if url.scheme == "https" else None
+        _, health = await get(address, "/health", context, port=_ETCD_PORT)
+        _, version = await get(address, "/version", context, port=_ETCD_PORT)
     except (pb.ValidationError, ValueError) as error:
         remedy = "expected a URL such as http://localhost:2379"
-        return [Finding("Etcd", "failed", str(error), remedy)]
-    if (proxy := proxy_of("grpc", url.netloc)) is not None:
-        return [Finding("Etcd", "skipped", f"{address} is dialled through the proxy {proxy}")]
-    host = url.hostname or ""
-    try:
-        context = ssl.create_default_context() if url.scheme == "https" else None
-        _, health = await _get(host, port, "/health", context)
-        _, version = await _get(host, port, "/version", context)
+        return Finding("Etcd", "failed", str(error), remedy)
     except OSError as error:
-        remedy = "check $ETCD_ADDRESS, and that Etcd runs"
         detail = f"{address}: {diagnosis.reason_of(error)}"
-        return [Finding("Etcd", "failed", detail, remedy)]
+        return Finding("Etcd", "failed", detail, "check $ETCD_ADDRESS, and that Etcd runs")
     if '"true"' in health:
-        return [Finding("Etcd", "ok", f"healthy, {' '.join(version.split())[:80]}")]
+        return Finding("Etcd", "ok", f"healthy, {' '.join(version.split())[:80]}")
     remedy = "Etcd has no leader or no space: see `etcdctl endpoint status`"
-    return [Finding("Etcd", "failed", f"{address} isn't healthy: {health[:80]!r}", remedy)]
+    return Finding("Etcd", "failed", f"{address} isn't healthy: {health[:80]!r}", remedy)
