@@ -5,7 +5,7 @@
 New content is added to the tail. `retain()` adds the tail to the head, which stays in memory. That
 takes a share of the memory of a client, which may be used up. Otherwise `settle()` writes the tail
 to the file. Bytes of the file from `filed` on have no meaning, so that a write that failed, was
-cancelled, or was overtaken by a truncation is simply repeated.
+cancelled, or was overtaken by another change than an addition is simply repeated.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class ContentBuffer:
     """
 
     __slots__ = (
+        "_changes",
         "_cutoff_bytes",
-        "_cuts",
         "_directory",
         "_file",
         "_memory",
@@ -102,7 +102,7 @@ class ContentBuffer:
         self._memory = memory
         self._directory = directory
         self._file: _UnlinkedFile | None = None
-        self._cuts = 0
+        self._changes = 0
         self.length: int = 0
         """Length of all content, in bytes."""
         self.head: list[bytes] = []
@@ -146,7 +146,7 @@ class ContentBuffer:
         assert 0 <= length <= self.length
         surplus = self.length - length
         self.length = length
-        self._cuts += 1
+        self._changes += 1
         self.turned = min(self.turned, length)
         surplus = _cut(self.tail, surplus)
         if surplus:
@@ -168,6 +168,7 @@ class ContentBuffer:
             return True
         if self.filed or not self._memory.reserve(size):
             return False
+        self._changes += 1
         self.head += _joined(self.tail, size)
         self.head_bytes += size
         self.tail = []
@@ -188,12 +189,12 @@ class ContentBuffer:
             file = self._file
             # Race: a holder may be released, or rolled back, while a task of it still awaits this.
             async with file.turn:
-                position, pieces, cuts = self.filed, len(self.tail), self._cuts
+                position, pieces, changes = self.filed, len(self.tail), self._changes
                 data = b"".join(self.tail)
                 await in_thread(file.write, data, position)
                 if file is not self._file:
                     return  # It was discarded.
-                if cuts == self._cuts:
+                if changes == self._changes:
                     self.filed += len(data)
                     self.tail = self.tail[pieces:]
                     self._set_quick_length()
@@ -206,14 +207,16 @@ class ContentBuffer:
 
         Cancellation: aborts — the iteration ends, and the content stays.
         """
+        # Race: a task of a holder may still write the tail to the file.
+        file, filed = self._file, self.filed
         rest = _joined(self.tail, self.tail_bytes)
-        if self._file is None or not self.filed:
+        if file is None or not filed:
             yield [*self.head, *rest]
             return
         yield self.head
-        for position in range(0, self.filed, _SLICE_BYTES):
-            size = min(_SLICE_BYTES, self.filed - position)
-            yield (await in_thread(self._file.read, size, position),)
+        for position in range(0, filed, _SLICE_BYTES):
+            size = min(_SLICE_BYTES, filed - position)
+            yield (await in_thread(file.read, size, position),)
         yield rest
 
     def note_turn(self) -> None:

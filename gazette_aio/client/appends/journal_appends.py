@@ -192,6 +192,9 @@ class JournalAppends:
 
         Cancellation: safe.
         """
+        if batch.operation.done():
+            batch.buffer = ContentBuffer()  # It failed while it was held: nobody reads its content.
+            return True
         try:
             await batch.buffer.settle()
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started.

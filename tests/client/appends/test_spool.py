@@ -315,3 +315,73 @@ async def test_an_append_that_ends_while_a_task_of_it_drains(
         await append
     assert journals.contents[JOURNAL] == (pattern(20) if is_kept else b"") + pattern(30, 1)
     assert (files.misuses, files.all_closed) == ([], True)
+
+
+@pytest.mark.usefixtures("no_memory", "tiny_spill")
+async def test_memory_that_becomes_free_while_a_task_of_an_append_drains(
+    client: JournalClient, journals: MemoryJournals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content that the next holder retains isn't in the file as well."""
+    entered, left = threading.Event(), threading.Event()
+
+    def stop(name: str, _size: int) -> None:
+        if name == "write":
+            entered.set()
+            assert left.wait(30)
+
+    files = SpoolFiles(monkeypatch, stop)
+    async with AppendService(client) as service:
+        dependency = AsyncOperation()
+        first = await service.start_append(JOURNAL, [dependency])
+        first.write(pattern(20))
+        draining = asyncio.create_task(first.drain())
+        await in_thread(entered.wait, 30)
+        first.release()
+        client.context.append_memory.free_bytes = 50
+        append = await service.start_append(JOURNAL, [dependency])
+        assert client.context.append_memory.free_bytes == 30
+        append.write(pattern(30, 1))
+        left.set()
+        await draining
+        append.release()
+        dependency.resolve()
+        await append
+    assert journals.contents[JOURNAL] == pattern(20) + pattern(30, 1)
+    assert client.context.append_memory.free_bytes == 50
+    assert (files.misuses, files.all_closed) == ([], True)
+
+
+@pytest.mark.usefixtures("tiny_spill")
+async def test_content_that_reaches_the_file_while_it_is_read_is_read_once() -> None:
+    """A task of an append may still drain when the append is sent."""
+    buffer = ContentBuffer()
+    buffer.append(pattern(20))
+    await buffer.settle()
+    buffer.append(pattern(30, 1))
+    parts: list[bytes] = []
+    async for pieces in buffer.pieces():
+        await buffer.settle()
+        parts += pieces
+    assert b"".join(parts) == pattern(20) + pattern(30, 1)
+    closing = buffer.discard()
+    assert closing is not None
+    await closing
+
+
+@pytest.mark.usefixtures("no_memory", "tiny_spill")
+async def test_an_append_that_has_failed_while_it_is_held_opens_no_file(
+    client: JournalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it wait until a disk that is full has room."""
+    files = SpoolFiles(monkeypatch, full_disk)
+    async with AppendService(client) as service:
+        append = await service.start_append(JOURNAL)
+        service.cancel()
+        await turns(5)
+        for part in range(3):
+            append.write(pattern(20, part))
+            await asyncio.wait_for(append.drain(), 30)
+        append.release()
+        with pytest.raises(pb.TransportError, match="cancelled"):
+            await append
+    assert not files.calls
