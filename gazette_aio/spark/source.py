@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from gazette_aio.spark.planning.tasks import Partition
+    from gazette_aio.spark.reading.task import Partition
 
 _logger = logging.getLogger(__name__)
 

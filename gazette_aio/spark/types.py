@@ -29,7 +29,7 @@ import dataclasses
 import json
 import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.protocol.errors import ConfigurationError
@@ -106,6 +106,10 @@ _INSTEAD: Final = (
     ("interval", "use STRING, and cast it"),
     ("geo", "read it as BINARY"),
 )
+
+
+Labels: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of labels with their values, sorted."""
 
 
 class PartitionColumn(NamedTuple):

@@ -18,7 +18,7 @@ from gazette_aio.message.ranges.committed import (
     summarize,
 )
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning.tasks import All, CommittedFrom, CommittedSplitOf, Task
+from gazette_aio.spark.reading.task import All, CommittedFrom, CommittedSplitOf, Task
 from gazette_aio.spark.types import RESERVED
 from tests.message.sequencing import sequencing
 from tests.message.sequencing.sequencing import JOURNAL, envelope

@@ -14,10 +14,10 @@ from unittest import mock
 import pyarrow as pa
 
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning.tasks import Task
 from gazette_aio.spark.reading import content as range_content
 from gazette_aio.spark.reading import engines, partitions
 from gazette_aio.spark.reading.pieces import STEP_BYTES
+from gazette_aio.spark.reading.task import Task
 
 
 class Memory:

@@ -11,12 +11,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from gazette_aio.message.uuid import build_uuid, clock_from_ns
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning.tasks import All, Task
+from gazette_aio.spark.reading.task import All, Task
 from gazette_aio.spark.types import parse_schema
 from tests.spark.memory import Memory
 
 if TYPE_CHECKING:
-    from gazette_aio.spark.planning.journal_ranges import Labels
+    from gazette_aio.spark.types import Labels
 
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"

@@ -12,7 +12,7 @@ from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, Clock, ProducerID
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning.batch import plan_batch
-from gazette_aio.spark.planning.tasks import All, CommittedFrom, CommittedSplitOf
+from gazette_aio.spark.reading.task import All, CommittedFrom, CommittedSplitOf
 from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import create_journals, journal_spec
 from tests.spark.journals import line

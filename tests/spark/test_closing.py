@@ -15,13 +15,13 @@ from gazette_aio.client import JournalClient, RetryPolicy, connect
 from gazette_aio.message import OUTSIDE_TXN, build_uuid, json_adapter
 from gazette_aio.spark import bridge
 from gazette_aio.spark.options import SourceOptions
-from gazette_aio.spark.planning.tasks import All, Task
 from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.spark.reading.content import RangeContent
 from gazette_aio.spark.reading.engines import RowEngine, rows_of
 from gazette_aio.spark.reading.partitions import TaskReader
 from gazette_aio.spark.reading.pieces import Pieces
 from gazette_aio.spark.reading.record_bounds import RecordBounds
+from gazette_aio.spark.reading.task import All, Task
 from gazette_aio.spark.rows.records import RowLayout
 from gazette_aio.spark.sink.appending import TaskAppends
 from gazette_aio.spark.streaming import planner as stream_planner

@@ -16,7 +16,8 @@ from gazette_aio.client import connect
 from gazette_aio.message import build_uuid
 from gazette_aio.spark.options import SourceOptions
 from gazette_aio.spark.planning.batch import plan_batch
-from gazette_aio.spark.planning.tasks import MIDDLE_BYTES, OPEN_BYTES
+from gazette_aio.spark.planning.tasks import MIDDLE_BYTES
+from gazette_aio.spark.reading.task import OPEN_BYTES
 from gazette_aio.spark.types import default_schema
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
 from tests import extent

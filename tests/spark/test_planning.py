@@ -37,15 +37,13 @@ from gazette_aio.spark.planning.journal_ranges import (
 )
 from gazette_aio.spark.planning.tasks import (
     MIDDLE_BYTES,
-    OPEN_BYTES,
-    CommittedFrom,
-    CommittedSplitOf,
     pack,
     plan_committed_tasks,
     plan_split_tasks,
     plan_tasks,
     size_partitions,
 )
+from gazette_aio.spark.reading.task import OPEN_BYTES, CommittedFrom, CommittedSplitOf
 from tests.message.ranges.readers import deliver_range, deliver_split
 
 NDJSON = "application/x-ndjson"

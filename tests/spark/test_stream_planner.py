@@ -15,8 +15,8 @@ from gazette_aio.protocol.errors import ConfigurationError, DataLossError, Trans
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning import listing as planning_listing
-from gazette_aio.spark.planning.tasks import CommittedFrom
 from gazette_aio.spark.reading.scanning import scan_uuids
+from gazette_aio.spark.reading.task import CommittedFrom
 from gazette_aio.spark.streaming import line_ends, tail
 from gazette_aio.spark.streaming import listing as stream_listing
 from gazette_aio.spark.streaming import planner as stream_planner

@@ -24,7 +24,7 @@ from gazette_aio.spark.options.values import ALL_JOURNALS
 from gazette_aio.spark.types import CORRUPT_COLUMN, PartitionColumn
 
 if TYPE_CHECKING:
-    from gazette_aio.spark.planning.journal_ranges import Positions
+    from gazette_aio.spark.options.values import Positions
 
 __all__ = [
     "OF_STREAMS",

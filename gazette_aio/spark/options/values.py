@@ -5,19 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.endpoint import parse_endpoint
 from gazette_aio.protocol.labels import validate_label
 from gazette_aio.protocol.selector import is_selector_expression
-from gazette_aio.spark.planning.journal_ranges import EARLIEST
 from gazette_aio.spark.types import RESERVED, PartitionColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from gazette_aio.spark.planning.journal_ranges import Positions
+EARLIEST, LATEST = -2, -1
+
+Positions: TypeAlias = "Literal['earliest', 'latest'] | Mapping[str, int]"
+"""Offsets of journals by name, where -2 is the earliest and -1 the latest; or one for all."""
 
 _MAX_INT64: Final = (1 << 63) - 1
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)

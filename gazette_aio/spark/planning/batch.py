@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo, JournalRange, Split
-    from gazette_aio.spark.planning.tasks import Partition, PartitionSizes
+    from gazette_aio.spark.planning.tasks import PartitionSizes
+    from gazette_aio.spark.reading.task import Partition
 
 _logger = logging.getLogger(__name__)
 

@@ -15,20 +15,17 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from gazette_aio.message.framing import find_framing
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark.options.values import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-EARLIEST, LATEST = -2, -1
-
-Positions: TypeAlias = "Literal['earliest', 'latest'] | Mapping[str, int]"
-"""Offsets of journals by name, where -2 is the earliest and -1 the latest; or one for all."""
-Labels: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
-"""Names of labels with their values, sorted."""
+    from gazette_aio.spark.options.values import Positions
+    from gazette_aio.spark.types import Labels
 
 
 class FragmentInfo(NamedTuple):

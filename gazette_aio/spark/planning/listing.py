@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.spark.options import Selection, SourceOptions
-    from gazette_aio.spark.planning.journal_ranges import Labels
+    from gazette_aio.spark.types import Labels
 
 LISTINGS_AT_ONCE: Final = 64
 """Greatest number of concurrent listings of fragments and probes of heads."""

@@ -14,22 +14,27 @@ from __future__ import annotations
 
 import heapq
 import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from gazette_aio.message.ranges.committed import RangeState, SplitPlan
+from gazette_aio.message.ranges.committed import RangeState
 from gazette_aio.spark.planning.journal_ranges import content_bytes, split_range
+from gazette_aio.spark.reading.task import (
+    OPEN_BYTES,
+    All,
+    CommittedFrom,
+    CommittedSplitOf,
+    Task,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from gazette_aio.message.ranges.committed import RangePlan
-    from gazette_aio.spark.planning.journal_ranges import JournalRange, Labels, Split
+    from gazette_aio.spark.planning.journal_ranges import JournalRange, Split
+    from gazette_aio.spark.reading.task import Kind, Partition
 
 DEFAULT_SPLIT_BYTES = 128 << 20
-OPEN_BYTES = 1 << 20
-"""Bytes which are read in about the time of opening a range."""
-
 SMALL_BYTES = 8 << 20
 """Bytes which are read in about the time of starting a task of Spark, some 35 ms."""
 
@@ -37,79 +42,6 @@ MIDDLE_BYTES = 32 << 20
 """Bytes of a partition, as it's unknown how many are executed at once."""
 
 _UNLIMITED = 1 << 63
-
-
-@dataclass(frozen=True, slots=True)
-class All:
-    """Delivers every message of the range."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedFrom:
-    """Delivers the messages which messages of the range commit.
-
-    Args:
-        state: JSON of the `RangeState` at the range's begin. Its offset may be earlier, with no
-            messages in between.
-        entering: Whether committed messages before the range are delivered too.
-    """
-
-    state: str
-    entering: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedSplitOf:
-    """Delivers the messages of the range which are committed, in the range or after it.
-
-    Args:
-        plan: Plan of the split, for `CommittedSplit`.
-    """
-
-    plan: SplitPlan
-
-
-Kind: TypeAlias = All | CommittedFrom | CommittedSplitOf
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A range to read. Pickles, and is small.
-
-    Args:
-        journal: Name of the journal.
-        begin: Begin of the range.
-        end: End of the range. The last record may extend beyond it.
-        content_type: Content type of the journal.
-        labels: Labels of the journal which the rows need.
-        head: Write head of the journal at planning. No record extends beyond it.
-        kind: Selection of the delivered messages.
-        size: Number of bytes to read, without holes.
-        is_aligned: Whether a record is known to begin at `begin`. Otherwise the first line of
-            newline delimited JSON is found from the byte before.
-        acks_end: Offset before which messages of the range may commit, if that's after `end`.
-            Content is read up to there while committed messages of the range are pending.
-    """
-
-    journal: str
-    begin: int
-    end: int
-    content_type: str
-    labels: Labels
-    head: int
-    kind: Kind
-    size: int
-    is_aligned: bool
-    acks_end: int = 0
-
-    @property
-    def weight(self) -> int:
-        """Cost of reading, in bytes."""
-        return self.size + OPEN_BYTES
-
-
-Partition: TypeAlias = tuple[Task, ...]
-"""Ranges which one task of Spark reads, one after the other."""
 
 
 def plan_tasks(

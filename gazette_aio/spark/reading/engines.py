@@ -16,17 +16,17 @@ from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.columns.uuids import UuidColumns
 from gazette_aio.message.envelopes.content import JournalContent, Refusal
 from gazette_aio.message.ranges.committed import CommittedRange, CommittedSplit, RangeState
-from gazette_aio.spark.planning.tasks import All, CommittedFrom
 from gazette_aio.spark.reading.outputs import MAX_FRAME_BYTES, RowOutputs
 from gazette_aio.spark.reading.pieces import STEP_BYTES
 from gazette_aio.spark.reading.record_bounds import RecordBounds
+from gazette_aio.spark.reading.task import All, CommittedFrom
 from gazette_aio.spark.rows.records import MessageTable, RowDecoder
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from gazette_aio.spark.planning.tasks import Task
     from gazette_aio.spark.reading.pieces import Pieces
+    from gazette_aio.spark.reading.task import Task
     from gazette_aio.spark.rows.records import RowLayout
 
 CHUNK_BYTES: Final = 1 << 20

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from gazette_aio.client import JournalClient
     from gazette_aio.spark.options import SourceOptions
-    from gazette_aio.spark.planning.tasks import Partition, Task
     from gazette_aio.spark.reading.engines import TaskRows
+    from gazette_aio.spark.reading.task import Partition, Task
 
 _logger = logging.getLogger(__name__)
 

@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from gazette_aio.message.columns.uuids import Indices, UuidColumns
     from gazette_aio.message.core import Batch
     from gazette_aio.spark.options import SourceOptions
-    from gazette_aio.spark.planning.journal_ranges import Labels
     from gazette_aio.spark.rows.keys import KeyReader
-    from gazette_aio.spark.types import Columns
+    from gazette_aio.spark.types import Columns, Labels
 
 _OF_UUIDS: Final = ("_uuid", "_timestamp", "_producer", "_clock", "_flags")
 _OF_BAD_FRAMES: Final = ("_journal", "_begin", "_end")

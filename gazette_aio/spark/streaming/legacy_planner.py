@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gazette_aio.spark.planning.journal_ranges import JournalInfo
-    from gazette_aio.spark.planning.tasks import Partition
+    from gazette_aio.spark.reading.task import Partition
 
 
 class LegacyStreamPlanner(StreamPlanner):

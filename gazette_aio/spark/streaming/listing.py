@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from pyarrow import Schema
 
     from gazette_aio.spark.options import SourceOptions
-    from gazette_aio.spark.planning.journal_ranges import JournalInfo, Labels
+    from gazette_aio.spark.planning.journal_ranges import JournalInfo
     from gazette_aio.spark.streaming.offsets import BatchRange, Offsets
+    from gazette_aio.spark.types import Labels
 
 _logger = logging.getLogger(__name__)
 

@@ -30,13 +30,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 from gazette_aio.message.ranges.committed import RangeState, prune
 from gazette_aio.message.ranges.states import is_offset
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
-from gazette_aio.spark.planning.journal_ranges import EARLIEST, resolve
+from gazette_aio.spark.options.values import EARLIEST
+from gazette_aio.spark.planning.journal_ranges import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from gazette_aio.spark.planning.journal_ranges import JournalInfo, Positions
+    from gazette_aio.spark.options.values import Positions
+    from gazette_aio.spark.planning.journal_ranges import JournalInfo
 
 VERSION: Final = 1
 

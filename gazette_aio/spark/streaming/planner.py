@@ -23,12 +23,7 @@ from gazette_aio.message.ranges.committed import RangeState
 from gazette_aio.message.uuid import clock_as_ns
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.planning.journal_ranges import JournalRange, check_names
-from gazette_aio.spark.planning.tasks import (
-    pack,
-    plan_committed_tasks,
-    plan_tasks,
-    size_partitions,
-)
+from gazette_aio.spark.planning.tasks import pack, plan_committed_tasks, plan_tasks, size_partitions
 from gazette_aio.spark.reading.bounded import is_old, map_bounded
 from gazette_aio.spark.reading.scanning import scan_uuids
 from gazette_aio.spark.rows.formats import isolation_of
@@ -55,7 +50,7 @@ if TYPE_CHECKING:
     from gazette_aio.message.columns.uuids import UuidColumns
     from gazette_aio.spark.options import SourceOptions
     from gazette_aio.spark.planning.journal_ranges import JournalInfo
-    from gazette_aio.spark.planning.tasks import Partition
+    from gazette_aio.spark.reading.task import Partition
     from gazette_aio.spark.streaming.offsets import BatchRange
     from gazette_aio.spark.streaming.progress import Loss
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gazette_aio.spark.options import SourceOptions
-    from gazette_aio.spark.planning.tasks import Partition
+    from gazette_aio.spark.reading.task import Partition
 
 
 class BaseStreamReader(DataSourceStreamReader):
