@@ -19,7 +19,7 @@ from gazette_aio.cli.specs.files import parse_selector
 from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from gazette_aio.client import JournalClient
 
@@ -113,18 +113,15 @@ async def _listings(
         except pb.SuspendedError:
             return None  # Suspended since it was listed.
 
-    async for listed in in_batches(list_one, await served_journals(client, selector)):
+    journals = served_names((await client.list(selector)).journals)
+    async for listed in in_batches(list_one, journals):
         if listed is not None:
             yield listed
 
 
-async def served_journals(client: JournalClient, selector: pb.LabelSelector) -> list[str]:
-    """Return the names of journals that a selector matches, and that aren't fully suspended.
-
-    Cancellation: safe.
-    """
+def served_names(journals: Iterable[pb.ListResponse.Journal]) -> list[str]:
+    """Return the names of listed journals, except for those that are fully suspended."""
     full = pb.JournalSpec.Suspend.FULL
-    journals = (await client.list(selector)).journals
     return [item.spec.name for item in journals if item.spec.suspend.level != full]
 
 

@@ -9,7 +9,7 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
-from gazette_aio.cli.journals.fragments import served_journals
+from gazette_aio.cli.journals.fragments import served_names
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.output import print_json, print_line, progress
@@ -100,7 +100,7 @@ async def _each(
             except pb.BrokerStatusError as error:
                 return journal, error.status_name, explain(error)
 
-        journals = await served_journals(client, parsed)
+        journals = served_names((await client.list(parsed)).journals)
         with progress("journals", len(journals)) as bar:
             async for journal, result, failure in in_batches(outcome, journals):
                 bar.advance(1)

@@ -11,13 +11,14 @@ import msgspec
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
+from gazette_aio.cli.journals.fragments import served_names
 from gazette_aio.cli.journals.read_offsets import format_offsets
 from gazette_aio.cli.shell.failures import CommandError, explain
 from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.quantities import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from gazette_aio.cli.journals.read_outputs import Output
     from gazette_aio.cli.shell.output import Progress
@@ -130,45 +131,36 @@ class RawRead:
         if isinstance(self._source, str):
             await self._read_once(self._source, block=self._plan.block)
             return
-        if self._plan.block:
-            await self._follow(self._source)
-            return
-        names = _served((await self._client.list(self._source)).journals)
-        if not names:
-            print_line("gazette-aio: no journals were matched by the selector", err=True)
-        await _all(asyncio.create_task(self._read(name)) for name in names)
+        try:
+            async with asyncio.TaskGroup() as group:
+                if self._plan.block:
+                    await self._follow(self._source, group)
+                else:
+                    names = served_names((await self._client.list(self._source)).journals)
+                    if not names:
+                        text = "gazette-aio: no journals were matched by the selector"
+                        print_line(text, err=True)
+                    for name in names:
+                        group.create_task(self._read(name))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     def checkpoint(self) -> str:
         """Return a line of JSON with the offsets from which a read resumes."""
         return format_offsets(self._offsets)
 
-    async def _follow(self, selector: pb.LabelSelector) -> None:
+    async def _follow(self, selector: pb.LabelSelector, group: asyncio.TaskGroup) -> None:
         tasks: dict[str, asyncio.Task[None]] = {}
-        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) and not failed.done():
-                failed.set_exception(error)
-
-        async def keep_up() -> None:
-            async with self._client.watch(selector) as journals:
-                async for change in journals.changes():
-                    for item in change.removed:
-                        if task := tasks.pop(item.spec.name, None):
-                            task.cancel()
-                    added = (*change.added, *(each.after for each in change.changed))
-                    for name in _served(added):
-                        # A journal that was suspended is read once it's resumed.
-                        if name not in tasks or tasks[name].done():
-                            tasks[name] = asyncio.create_task(self._read(name))
-                            tasks[name].add_done_callback(ended)
-
-        watching = asyncio.create_task(keep_up())
-        watching.add_done_callback(ended)
-        try:
-            await failed
-        finally:
-            await _end([watching, *tasks.values()])
+        async with self._client.watch(selector) as journals:
+            async for change in journals.changes():
+                for item in change.removed:
+                    if task := tasks.pop(item.spec.name, None):
+                        task.cancel()
+                added = (*change.added, *(each.after for each in change.changed))
+                for name in served_names(added):
+                    # A journal that was suspended is read once it's resumed.
+                    if name not in tasks or tasks[name].done():
+                        tasks[name] = group.create_task(self._read(name))
 
     async def _read(self, journal: str) -> None:
         """Read a journal up to its write head, and beyond if reads block."""
@@ -235,24 +227,3 @@ class RawRead:
         self._lag += lag - self._lags.get(journal, 0)
         self._lags[journal] = lag
         self._progress.advance(len(content), f"lag {size_of(self._lag)}")
-
-
-def _served(journals: Iterable[pb.ListResponse.Journal]) -> list[str]:
-    full = pb.JournalSpec.Suspend.FULL
-    return [item.spec.name for item in journals if item.spec.suspend.level != full]
-
-
-async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Await tasks, and cancel the others when one fails."""
-    started = list(tasks)
-    try:
-        for task in asyncio.as_completed(started):
-            await task
-    finally:
-        await _end(started)
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await finish(asyncio.gather(*tasks, return_exceptions=True))
