@@ -108,31 +108,29 @@ class FakeAppends:
         return FakeAppend(self, journal)
 
 
-class FakeFollower:
-    """Keeps a WatchedList up to date with what a FakeClient has."""
-
-    def __init__(self, options, feed):
-        self._client, self._selector, self._feed = options.client, options.request.selector, feed
-
-    async def run(self):
-        try:
-            while True:
-                if self._client.watch_failure is not None:
-                    self._feed.fail(self._client.watch_failure)
-                    return
-                listing, changed = self._client.listing(self._selector), self._client.applied
-                if listing != self._feed.listing:
-                    self._feed.publish(listing)
-                await changed.wait()
-        except asyncio.CancelledError:
-            self._feed.close()
-            raise
+async def follow(upkeep, client, selector):
+    """Keep listings current with what a FakeClient has."""
+    try:
+        while True:
+            if client.watch_failure is not None:
+                upkeep.fail(client.watch_failure)
+                return
+            listing, changed = client.listing(selector), client.applied
+            if listing != upkeep.listing:
+                upkeep.publish(listing)
+            await changed.wait()
+    except asyncio.CancelledError:
+        upkeep.close()
+        raise
 
 
 class FakeList(WatchedList):
     """A WatchedList of a FakeClient."""
 
-    _follower = FakeFollower
+    def __init__(self, client, selector):
+        super().__init__(client, selector)
+        upkeep, asked = self._upkeep, pb.parse_label_selector(self._selector)
+        upkeep.run = lambda: follow(upkeep, client, asked)
 
 
 class FakeClient:

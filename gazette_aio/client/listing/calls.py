@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.batches import apply_in_batches
-from gazette_aio.client.listing.prefixes import (
-    has_prefixes,
-    journal_filter,
-    show_support,
-    unmatched,
-    without_prefixes,
-)
-from gazette_aio.client.listing.snapshots import list_messages, list_snapshots
+from gazette_aio.client.listing.compat import ignores_prefixes, select_listed, without_prefixes
+from gazette_aio.client.listing.snapshots import list_messages, snapshots_of
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.journal import encodable, strip_meta
@@ -28,16 +22,14 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.context import ClientContext, HasContext
     from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.retry import Failure, RetryPolicy
 
     Request = TypeVar("Request", bound=Message)
 
 T = TypeVar("T")
-_Part: TypeAlias = "Iterable[pb.ListResponse.Journal]"
 
-_SLICE_CHECKED: Final = 32
 _SLICE_COPIED: Final = 256
 
 
@@ -80,93 +72,52 @@ async def list_all_journals(
     """
     request = list_request(request)
     deadline = client.context.deadline("list", timeout)
-    policy = client.context.retry_policy
-    return await deadline.run(list_retried(client, request, policy, deadline))
+    return await deadline.run(retried(client.context, request, list_once, deadline=deadline))
 
 
-async def list_retried(
-    client: HasContext,
-    request: pb.ListRequest,
-    policy: RetryPolicy,
-    deadline: Deadline | None = None,
-) -> pb.ListResponse:
-    """Return the listing of a request without `watch`, and note the routes of its journals.
+async def list_once(context: ClientContext, request: pb.ListRequest) -> pb.ListResponse:
+    """Return the listing of a request without `watch`, without retries, and note its routes.
 
     Raises:
         GazetteError: As `list_all_journals()`.
 
     Cancellation: safe.
     """
-    listing = await retried(client, request, list_once, policy, deadline)
-    await update_routes(client, listing.journals)
-    return listing
+    async with aclosing(snapshots_of(_messages(context, request))) as snapshots:
+        return await anext(snapshots)
 
 
-async def list_once(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
-    """Return the listing of a request without `watch`, without retries.
-
-    Raises:
-        GazetteError: As `list_all_journals()`.
-
-    Cancellation: safe.
-    """
-    listing = await _list_once(client, request)
-    if await _ignores_prefixes(client, request.selector, listing.journals):
-        return await list_selected_here(client, request)
-    return listing
-
-
-async def list_selected_here(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
-    """Return the listing of a request, whose prefixes the broker doesn't know.
-
-    Raises:
-        GazetteError: As `list_all_journals()`.
-
-    Cancellation: safe.
-    """
-    if not has_prefixes(request.selector):
-        return await _list_once(client, request)
-    wider = pb.ListRequest(selector=without_prefixes(request.selector))
-    listing = await _list_once(client, wider)
-    selected = pb.ListResponse(status=listing.status, header=listing.header)
-    matches = journal_filter(request.selector)
-    for begin in range(0, len(listing.journals), _SLICE_CHECKED):
-        journals = listing.journals[begin : begin + _SLICE_CHECKED]
-        selected.journals.extend(journal for journal in journals if matches(journal))
-        await asyncio.sleep(0)
-    return selected
-
-
-async def _list_once(client: HasContext, request: pb.ListRequest) -> pb.ListResponse:
-    stream = await client.context.rpc.list(request)
+async def _messages(
+    context: ClientContext, request: pb.ListRequest
+) -> AsyncGenerator[pb.ListResponse | None]:
+    """Yield the messages of a listing and then None, with any broker, and note their routes."""
+    selector = request.selector
+    stream = await context.rpc.list(request)
+    is_first = True
     try:
-        snapshots = list_snapshots(stream, request, strict=client.context.strict)
-        async with aclosing(snapshots):
-            return await anext(snapshots)
+        async with aclosing(list_messages(stream, request, strict=context.strict)) as messages:
+            async for message in messages:
+                if message is not None:
+                    if is_first and await ignores_prefixes(context, selector, message):
+                        break
+                    is_first = False
+                    await _update_routes(context, message)
+                yield message
+            else:
+                return
     finally:
         await stream.aclose()
+    wider = pb.ListRequest(selector=without_prefixes(selector))
+    async with aclosing(_messages(context, wider)) as messages:
+        async for message in messages:
+            yield None if message is None else await select_listed(message, selector)
 
 
-async def _ignores_prefixes(
-    client: HasContext,
-    selector: pb.LabelSelector,
-    journals: Iterable[pb.ListResponse.Journal],
-) -> bool:
-    """Return whether a broker that listed `journals` ignores prefixes, and `selector` has some."""
-    context = client.context
-    if context.knows_prefixes or not has_prefixes(selector):
-        return False
-    if not show_support(journals):
-        # Wire: such a broker doesn't know watches either, whose listings end with another message.
-        probe = pb.ListRequest(selector=unmatched(), watch=True)
-        stream = await context.rpc.list(probe)
-        try:
-            if await stream.receive() is None or await stream.receive() is None:
-                return True
-        finally:
-            await stream.aclose()
-    context.knows_prefixes = True
-    return False
+async def _update_routes(context: ClientContext, listing: pb.ListResponse) -> None:
+    for number, journal in enumerate(listing.journals, 1):
+        context.router.update_route(journal.spec.name, journal.route)
+        if number % _SLICE_COPIED == 0:
+            await asyncio.sleep(0)
 
 
 async def iter_journals(
@@ -195,53 +146,20 @@ async def iter_journals(
     request = list_request(request)
     deadline = client.context.deadline("list", timeout)
     # A consumer may take its time: only the wait for the first journals is bounded.
-    part, parts = await deadline.run(retried(client, request, _begin_parts, deadline=deadline))
-    async with aclosing(parts):
-        while part is not None:
-            for journal in part:
+    begun = retried(client.context, request, _begin_messages, deadline=deadline)
+    message, messages = await deadline.run(begun)
+    async with aclosing(messages):
+        while message is not None:
+            for journal in message.journals:
                 yield journal
-            part = await anext(parts, None)
+            message = await anext(messages)
 
 
-async def _begin_parts(
-    client: HasContext, request: pb.ListRequest
-) -> tuple[_Part | None, AsyncGenerator[_Part]]:
-    """Return the first part of a listing, or None, and the generator of the others."""
-    parts = _parts(client, request)
-    return await anext(parts, None), parts
-
-
-async def _parts(client: HasContext, request: pb.ListRequest) -> AsyncGenerator[_Part]:
-    context = client.context
-    stream = await context.rpc.list(request)
-    is_checked = False
-    try:
-        async with aclosing(list_messages(stream, request, strict=context.strict)) as messages:
-            async for message in messages:
-                journals = () if message is None else message.journals
-                if not is_checked and await _ignores_prefixes(client, request.selector, journals):
-                    break
-                is_checked = True
-                if journals:
-                    await update_routes(client, journals)
-                    yield journals
-            else:
-                return
-    finally:
-        await stream.aclose()
-    wider = pb.ListRequest(selector=without_prefixes(request.selector))
-    matches = journal_filter(request.selector)
-    async with aclosing(_parts(client, wider)) as parts:
-        async for part in parts:
-            yield filter(matches, part)
-
-
-async def update_routes(client: HasContext, journals: Iterable[pb.ListResponse.Journal]) -> None:
-    """Note the routes of listed journals. Cancellation: safe — some aren't noted."""
-    for number, journal in enumerate(journals, 1):
-        client.context.router.update_route(journal.spec.name, journal.route)
-        if number % _SLICE_COPIED == 0:
-            await asyncio.sleep(0)
+async def _begin_messages(
+    context: ClientContext, request: pb.ListRequest
+) -> tuple[pb.ListResponse | None, AsyncGenerator[pb.ListResponse | None]]:
+    messages = _messages(context, request)
+    return await anext(messages), messages
 
 
 async def get_journal(
@@ -309,7 +227,7 @@ async def apply_journals(
 
     async def apply(batch: Sequence[pb.ApplyRequest.Change]) -> pb.ApplyResponse:
         request = pb.ApplyRequest(changes=batch)
-        return await retried(client, request, _apply_once, deadline=deadline)
+        return await retried(client.context, request, _apply_once, deadline=deadline)
 
     def check(change: pb.ApplyRequest.Change) -> None:
         pb.validate(change)
@@ -331,31 +249,30 @@ def _journal_of(change: pb.ApplyRequest.Change) -> str:
     return f"journal {(change.upsert.name if change.HasField('upsert') else change.delete)!r}"
 
 
-async def _apply_once(client: HasContext, request: pb.ApplyRequest) -> pb.ApplyResponse:
-    response = await client.context.rpc.apply(request)
-    check_status(client, response)
+async def _apply_once(context: ClientContext, request: pb.ApplyRequest) -> pb.ApplyResponse:
+    response = await context.rpc.apply(request)
+    check_status(context, response)
     return response
 
 
 async def retried(
-    client: HasContext,
+    context: ClientContext,
     request: Request,
-    attempt: Callable[[HasContext, Request], Awaitable[T]],
+    attempt: Callable[[ClientContext, Request], Awaitable[T]],
     policy: RetryPolicy | None = None,
     deadline: Deadline | None = None,
 ) -> T:
-    """Return the result of `attempt(client, request)`, retried according to the policy.
+    """Return the result of `attempt(context, request)`, retried according to the policy.
 
     Raises:
         GazetteError: The error isn't retried.
 
     Cancellation: that of `attempt`.
     """
-    context = client.context
     endpoint = context.dispatcher.endpoint
     attempts = Attempts(Operation.CONTROL, policy or context.retry_policy, request, endpoint)
     return await attempts.until_success(
-        lambda: attempt(client, request),
+        lambda: attempt(context, request),
         ready=context.dispatcher.ready,
         note=None if deadline is None else deadline.note,
     )
@@ -389,7 +306,7 @@ async def outlasted(client: HasContext, listing: Callable[[], Awaitable[T]]) -> 
 
 
 def check_status(
-    client: HasContext,
+    context: ClientContext,
     response: pb.ApplyResponse | pb.FragmentsResponse | pb.FragmentStoreHealthResponse,
     journal: str = "",
 ) -> None:
@@ -399,12 +316,12 @@ def check_status(
         ValidationError: The response is invalid.
         BrokerStatusError: The broker refused the request.
     """
-    pb.validate(response, strict=client.context.strict)
+    pb.validate(response, strict=context.strict)
     if response.status != pb.Status.OK:
         raise status_error(
             response.status,
             journal=journal,
             header=response.header,
             response=response,
-            endpoint=client.context.dispatcher.endpoint,
+            endpoint=context.dispatcher.endpoint,
         )

@@ -13,7 +13,7 @@ from gazette_aio.protocol.journal import encodable
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.context import ClientContext, HasContext
     from gazette_aio.client.deadline import Deadline
 
 _SLICE_CHECKED: Final = 32
@@ -47,7 +47,7 @@ async def list_all_fragments(
 
     async def merge() -> None:
         nonlocal merged
-        async for page in _fragment_pages(client, request, deadline):
+        async for page in _fragment_pages(client.context, request, deadline):
             if merged is None:
                 merged = page
                 continue
@@ -75,13 +75,13 @@ async def iter_fragments(
 
     Cancellation: safe.
     """
-    async for page in _fragment_pages(client, request):
+    async for page in _fragment_pages(client.context, request):
         for fragment in page.fragments:
             yield fragment
 
 
 async def _fragment_pages(
-    client: HasContext, request: pb.FragmentsRequest | str, deadline: Deadline | None = None
+    context: ClientContext, request: pb.FragmentsRequest | str, deadline: Deadline | None = None
 ) -> AsyncGenerator[pb.FragmentsResponse]:
     paged = pb.FragmentsRequest()
     if isinstance(request, str):
@@ -90,7 +90,7 @@ async def _fragment_pages(
         paged.CopyFrom(request)
     pb.validate(paged)
     while True:
-        page = await retried(client, paged, _page_once, deadline=deadline)
+        page = await retried(context, paged, _page_once, deadline=deadline)
         # Wire: a token that doesn't advance would mean an endless loop.
         if page.next_page_token and page.next_page_token <= paged.next_page_token:
             raise pb.ValidationError(
@@ -103,10 +103,10 @@ async def _fragment_pages(
         paged.next_page_token = page.next_page_token
 
 
-async def _page_once(client: HasContext, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
-    page = await client.context.rpc.list_fragments(request)
-    await _check_page(client, page, request.journal)
-    client.context.router.update_route(request.journal, page.header.route)
+async def _page_once(context: ClientContext, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+    page = await context.rpc.list_fragments(request)
+    await _check_page(context, page, request.journal)
+    context.router.update_route(request.journal, page.header.route)
     return page
 
 
@@ -131,21 +131,21 @@ async def fragment_store_health(
     )
     pb.validate(request)
     deadline = client.context.deadline(f"check of store {store}", timeout)
-    return await deadline.run(retried(client, request, _health_once, deadline=deadline))
+    return await deadline.run(retried(client.context, request, _health_once, deadline=deadline))
 
 
 async def _health_once(
-    client: HasContext, request: pb.FragmentStoreHealthRequest
+    context: ClientContext, request: pb.FragmentStoreHealthRequest
 ) -> pb.FragmentStoreHealthResponse:
-    response = await client.context.rpc.fragment_store_health(request)
+    response = await context.rpc.fragment_store_health(request)
     if response.status != pb.Status.FRAGMENT_STORE_UNHEALTHY:
-        check_status(client, response)
+        check_status(context, response)
     return response
 
 
-async def _check_page(client: HasContext, page: pb.FragmentsResponse, journal: str) -> None:
-    check_status(client, pb.FragmentsResponse(status=page.status, header=page.header), journal)
+async def _check_page(context: ClientContext, page: pb.FragmentsResponse, journal: str) -> None:
+    check_status(context, pb.FragmentsResponse(status=page.status, header=page.header), journal)
     for index, listed in enumerate(page.fragments):
-        within(f"Fragments[{index}]", pb.validate, listed, strict=client.context.strict)
+        within(f"Fragments[{index}]", pb.validate, listed, strict=context.strict)
         if index % _SLICE_CHECKED == 0:
             await asyncio.sleep(0)

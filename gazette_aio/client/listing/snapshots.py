@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.listing.compat import UnmarkedListingError
 from gazette_aio.client.listing.watch_plan import unexpected_revision
 from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.status_errors import status_error
@@ -36,18 +37,7 @@ class ListStream(Protocol):
         ...
 
 
-class UnmarkedListingError(pb.UnexpectedEOFError):
-    """A watch that isn't resumed ended after its only message, without the end of a snapshot.
-
-    Brokers up to v0.99 have no watches, and answer with a unary listing.
-    """
-
-    def __init__(self, listing: pb.ListResponse) -> None:
-        self.listing = listing
-        super().__init__("unexpected EOF")
-
-
-async def list_snapshots(
+def list_snapshots(
     stream: ListStream, request: pb.ListRequest, *, strict: bool = False
 ) -> AsyncGenerator[pb.ListResponse]:
     """Yield the listings of a List stream: one, or of a watch one after the other.
@@ -65,8 +55,18 @@ async def list_snapshots(
 
     Cancellation: aborts — the generator ends.
     """
+    return snapshots_of(list_messages(stream, request, strict=strict))
+
+
+async def snapshots_of(
+    messages: AsyncGenerator[pb.ListResponse | None],
+) -> AsyncGenerator[pb.ListResponse]:
+    """Yield the listings that messages make, each followed by None.
+
+    Cancellation: aborts — the generator ends, and so does that of the messages.
+    """
     snapshot: pb.ListResponse | None = None
-    async with aclosing(list_messages(stream, request, strict=strict)) as messages:
+    async with aclosing(messages):
         async for message in messages:
             if message is None:
                 assert snapshot is not None, "a snapshot has a first message"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.listing.prefixes import unmatched
+from gazette_aio.client.listing.compat import unmatched
 
 MAX_DOUBTS: Final = 7
 """Successive failures, over a second or more, after which a watch begins anew."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
+from gazette_aio.aio.turns import in_turns
 from gazette_aio.client.deadline import checked_timeout
 from gazette_aio.client.listing.calls import list_request
-from gazette_aio.client.listing.feed import Changes, ListFeed, Updates
-from gazette_aio.client.listing.follower import FollowerOptions, PollFollower, WatchFollower
+from gazette_aio.client.listing.changes import changes_between
+from gazette_aio.client.listing.upkeep import Upkeep
+from gazette_aio.client.retry import Operation
 from gazette_aio.client.status import WatchStatus
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class WatchedList(Owner):
             mapping = random_mapping(partitions.list)
     """
 
-    _follower: ClassVar[type[PollFollower]] = WatchFollower
+    _operation: ClassVar[Operation] = Operation.WATCH
 
     def __init__(
         self,
@@ -74,26 +76,30 @@ class WatchedList(Owner):
             selector = selector.selector
         request = list_request(selector)
         self._selector = pb.format_label_selector(request.selector)
-        self._client = client
+        self._context = client.context
         self._timeout = checked_timeout(timeout)
-        self._feed = ListFeed(changed)
-        self._task = OwnedTask()
-        options = FollowerOptions(
-            client, request, on_error, poll_interval, retry_policy or client.context.retry_policy
+        self._upkeep = Upkeep(
+            self._operation,
+            self._context,
+            request,
+            changed=changed,
+            on_error=on_error,
+            poll_interval=poll_interval,
+            retry_policy=retry_policy or self._context.retry_policy,
         )
-        self._run = self._follower(options, self._feed).run
+        self._task = OwnedTask()
 
     @property
     def last_error(self) -> Exception | None:
         """The latest error, or None if there was none since the last success."""
-        return self._feed.last_error
+        return self._upkeep.last_error
 
     def list(self) -> pb.ListResponse | None:
         """Return the newest listing, or None before the first one.
 
         It's the same object while nothing changes, and must not be modified.
         """
-        return self._feed.listing
+        return self._upkeep.listing
 
     async def ready(self) -> pb.ListResponse:
         """Wait for the first listing, and return the newest one.
@@ -107,15 +113,15 @@ class WatchedList(Owner):
         """
         if not await self._begun():
             raise pb.UsageError(f"{self!r} is closed")
-        listing = self._feed.listing
+        listing = self._upkeep.listing
         assert listing is not None
         return listing
 
     async def _begun(self) -> bool:
-        begun = self._feed.newer_than(0)
+        begun = self._upkeep.newer_than(0)
         if self._timeout is None:
             return await begun
-        deadline = self._client.context.deadline(f"watch of {self._selector!r}", self._timeout)
+        deadline = self._context.deadline(f"watch of {self._selector!r}", self._timeout)
         return await deadline.run(begun, lambda: self.last_error)
 
     def updates(self) -> AsyncIterator[pb.ListResponse]:
@@ -126,7 +132,7 @@ class WatchedList(Owner):
 
         Cancellation: safe — a cancelled `anext()` loses nothing.
         """
-        return Updates(self._feed, self)
+        return _Updates(self._upkeep, self)
 
     def changes(self) -> AsyncIterator[ListChanges]:
         """Iterate the differences between listings, as `updates()` iterates listings.
@@ -135,19 +141,19 @@ class WatchedList(Owner):
 
         Cancellation: safe — a cancelled `anext()` loses nothing.
         """
-        return Changes(self._feed, self)
+        return _Changes(self._upkeep, self)
 
     @property
     def is_live(self) -> bool:
         """Whether it's entered and not closed."""
-        return self._task.has_begun and self._feed.state != "closed"
+        return self._task.has_begun and self._upkeep.state != "closed"
 
     def status(self) -> WatchStatus:
         """Return the status of the list."""
         listing, error = self.list(), self.last_error
         return WatchStatus(
             selector=self._selector,
-            state=self._feed.state,
+            state=self._upkeep.state,
             journals=None if listing is None else len(listing.journals),
             revision=None if listing is None else listing.header.etcd.revision,
             last_error=None if error is None else str(error),
@@ -158,13 +164,13 @@ class WatchedList(Owner):
 
         Cancellation: safe — the watch ends anyway; call again to wait for that.
         """
-        self._feed.close()
+        self._upkeep.close()
         await self._task.aclose()
 
     async def __aenter__(self) -> Self:
-        self._feed.begin()
-        self._client.context.watches.add(self)
-        self._task.start(self._run(), f"gazette watch {self._selector}")
+        self._upkeep.begin()
+        self._context.watches.add(self)
+        self._task.start(self._upkeep.run(), f"gazette watch {self._selector}")
         return self
 
     def __del__(self) -> None:
@@ -174,13 +180,13 @@ class WatchedList(Owner):
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
-        listing = self.list()
+        listing, state = self.list(), self._upkeep.state
         shown = "no listing yet"
         if listing is not None:
             count, revision = len(listing.journals), listing.header.etcd.revision
             shown = f"{count} journals as of revision {revision}"
         error = f", {self.last_error!r}" if self.last_error is not None else ""
-        return f"<{type(self).__name__} of {self._selector!r}, {self._feed.state}, {shown}{error}>"
+        return f"<{type(self).__name__} of {self._selector!r}, {state}, {shown}{error}>"
 
 
 class PolledList(WatchedList):
@@ -191,4 +197,52 @@ class PolledList(WatchedList):
     changed: then it's the same object. A failed listing is repeated before the interval has passed.
     """
 
-    _follower: ClassVar[type[PollFollower]] = PollFollower
+    _operation: ClassVar[Operation] = Operation.POLL
+
+
+class _Iteration:
+    """Iteration of listings, with its own position.
+
+    Args:
+        upkeep: Has the listings.
+        owner: The list, which stays alive during the iteration.
+    """
+
+    # Not a generator, which would end when a waiting `anext()` is cancelled.
+    def __init__(self, upkeep: Upkeep, owner: WatchedList) -> None:
+        self._upkeep = upkeep
+        self._owner = owner
+        self._seen = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def _newer(self) -> tuple[int, pb.ListResponse]:
+        upkeep = self._upkeep
+        if not await upkeep.newer_than(self._seen):
+            raise StopAsyncIteration
+        assert upkeep.listing is not None
+        return upkeep.version, upkeep.listing
+
+
+class _Updates(_Iteration):
+    """Iterator of the newest listings."""
+
+    async def __anext__(self) -> pb.ListResponse:
+        self._seen, listing = await self._newer()
+        return listing
+
+
+class _Changes(_Iteration):
+    """Iterator of the differences between the newest listing and that of the previous step."""
+
+    _before: pb.ListResponse | None = None
+
+    async def __anext__(self) -> ListChanges:
+        while True:
+            version, listing = await self._newer()
+            before = self._before
+            changes = await in_turns(changes_between(before, listing))
+            self._seen, self._before = version, listing
+            if changes or before is None:
+                return changes

@@ -24,7 +24,7 @@ from gazette_aio.client import (
     list_all_journals,
     list_snapshots,
 )
-from gazette_aio.client.listing.snapshots import UnmarkedListingError
+from gazette_aio.client.listing.compat import UnmarkedListingError
 from gazette_aio.client.retry import TRANSIENT_CODES
 from gazette_aio.testing.stub_broker import Age, StubBroker, StubError
 from tests.client.support import JOURNAL, fragment, header, listing, spec

@@ -15,7 +15,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import Failure, JournalClient, PolledList, RetryPolicy, WatchedList, connect
-from gazette_aio.client.listing import follower as list_follower
+from gazette_aio.client.listing import upkeep
 from gazette_aio.client.listing.watch_plan import MAX_DOUBTS, WatchPlan
 from gazette_aio.message import random_mapping
 from gazette_aio.protocol.selector import compile_selector
@@ -409,7 +409,7 @@ async def test_policies_bound_retries(client: JournalClient, watches: Watches) -
 async def test_streams_which_stood_a_while_are_no_failed_attempts(
     client: JournalClient, watches: Watches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_follower, "LONGEST_DELAY", 0.0)
+    monkeypatch.setattr(upkeep, "LONGEST_DELAY", 0.0)
     errors: list[pb.GazetteError] = []
     policy = RetryPolicy(max_attempts=2, backoff=lambda attempt: 0.0)
     watches.send(listing("a/one", revision=10), *[None] * 4, *[AN_ERROR] * 3)
@@ -422,7 +422,7 @@ async def test_streams_which_stood_a_while_are_no_failed_attempts(
 async def test_streams_which_never_answer_are_failed_attempts(
     client: JournalClient, watches: Watches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_follower, "LONGEST_DELAY", 0.0)
+    monkeypatch.setattr(upkeep, "LONGEST_DELAY", 0.0)
     policy = RetryPolicy(max_attempts=3, backoff=lambda attempt: 0.0)
     watches.send(*[AN_ERROR] * 4)
     async with client.watch(retry_policy=policy) as watched:
