@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError, TransportError
 from gazette_aio.protocol.well_known import CONTENT_TYPE_CSV
 from gazette_aio.spark.connecting import spark_client
@@ -40,6 +41,26 @@ async def test_latest_is_where_journals_end_while_a_broker_lists_stores(world, m
         patch.setattr(planning_listing, "head_of", head_of)
         initial = await query.planner.initial()
     assert initial.journals == {"test/a": await world.head("a")} != {"test/a": 0}
+
+
+async def test_a_running_query_waits_for_probes_which_are_not_answered(world, monkeypatch):
+    await world.create("a")
+    await world.publish("a", [0])
+    query = world.query(startingOffsets="earliest")
+    await query.drain()
+    await world.publish("a", [1])
+    late = [pb.OperationTimeoutError("probe of journal test/a timed out", operation="probe")]
+    real = planning_listing.head_of
+
+    async def head_of(*given):
+        if late:
+            raise late.pop()
+        return await real(*given)
+
+    monkeypatch.setattr(planning_listing, "head_of", head_of)
+    await query.drain()
+    assert query.ids == [0, 1]
+    assert not late
 
 
 @pytest.mark.parametrize("planner", [StreamPlanner, LegacyStreamPlanner])

@@ -200,7 +200,7 @@ class StreamListing:
             try:
                 client = await spark_client(options.connection)
                 found = await list_journals(client, options, **wanted)
-            except (pb.TransportError, pb.BrokerStatusError) as error:
+            except (pb.TransportError, pb.BrokerStatusError, pb.OperationTimeoutError) as error:
                 waited = time.monotonic() - began
                 if not (self._has_answered and error.retryable and waited < options.fetch_timeout):
                     raise
