@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import gazette_aio.protocol as pb
 from gazette_aio.consumer.application.decisions import DeadLetter, Fail, Retry, Skip
 from gazette_aio.consumer.transactions.explain import described, explained, explaining, place_of
+from gazette_aio.consumer.transactions.sources import next_chunk
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol.errors import (
     DependencyError,
@@ -257,12 +258,14 @@ class MessageErrors:
         request = pb.ReadRequest(
             journal=envelope.journal, offset=envelope.begin, end_offset=envelope.end, block=True
         )
-        async with self._shard.client.read(request, timeout=math.inf) as reader:
+        client, content = self._shard.client, bytearray()
+        async with client.read(request, timeout=math.inf) as reader:
             try:
-                content = b"".join([chunk async for chunk in reader])
+                while chunk := await next_chunk(client, envelope.journal, reader):
+                    content += chunk
             except OffsetJumpError:
                 return None  # It was deleted meanwhile.
-        return content if len(content) == envelope.end - envelope.begin else None
+        return bytes(content) if len(content) == envelope.end - envelope.begin else None
 
 
 def _mapping_of(action: DeadLetter) -> Mapping[dict[str, Any]]:

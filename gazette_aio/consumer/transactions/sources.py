@@ -146,30 +146,37 @@ class _Again:
             ReplayError: Content can't be read, or isn't there.
         """
         try:
-            chunk = await self._chunk()
-        except StopAsyncIteration:
-            if self.through < self.end:
-                # Wire: a broker doesn't report a hole if all the rest of the range lies in it.
-                raise self._missing(self.end) from None
-            await self.reader.aclose()
-            return b""
+            chunk = await next_chunk(self.client, self.journal, self.reader)
         except OffsetJumpError as jump:
             raise self._missing(jump.offset) from jump
         except GazetteError as error:
             raise ReplayError(f"replay reader: {error}") from error
-        self.through = self.reader.offset
+        if chunk:
+            self.through = self.reader.offset
+        elif self.through < self.end:
+            # Wire: a broker doesn't report a hole if all the rest of the range lies in it.
+            raise self._missing(self.end)
+        else:
+            await self.reader.aclose()
         return chunk
-
-    async def _chunk(self) -> bytes:
-        while True:
-            try:
-                return await anext(self.reader)
-            except pb.SuspendedError:
-                # Nobody else may append for long, and the shard would consume nothing meanwhile.
-                await self.client.append(self.journal, timeout=math.inf)
 
     def _missing(self, end: int) -> ReplayError:
         return ReplayError(f"replay reader: no content from {self.through} to {end}")
+
+
+async def next_chunk(client: JournalClient, journal: str, reader: RetryReader) -> bytes:
+    """Return the next content of a reader of a journal's part, or none at its end.
+
+    A suspended journal is resumed: nobody else may append for long, and the shard would consume
+    nothing meanwhile.
+
+    Cancellation: safe.
+    """
+    while True:
+        try:
+            return await anext(reader, b"")
+        except pb.SuspendedError:
+            await client.append(journal, timeout=math.inf)
 
 
 class SourceIntake(Intake):

@@ -22,6 +22,7 @@ from gazette_aio.consumer import ConsumerOptions, DeadLetter, Fail, Retry, Servi
 from gazette_aio.consumer.api import apply_shards, connect_shards
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.message import Publisher, ReadCommittedIter, json_adapter
+from gazette_aio.protocol import Status
 from gazette_aio.protocol.consumer import ApplyRequest, ReplicaStatus
 from gazette_aio.protocol.errors import (
     ConfigurationError,
@@ -299,6 +300,25 @@ async def test_undecodable_messages_become_dead_letters(
     else:
         assert (letter["content"], letter["encoding"]) == (line.decode(), "utf-8")
     assert application.calls == [1, 3]  # Nothing was repeated.
+
+
+async def test_a_dead_letter_of_a_suspended_source() -> None:
+    async with (
+        EmbeddedBroker() as broker,
+        connect(broker.endpoint) as client,
+        consumer_harness(client=client) as harness,
+    ):
+        await create(client, SOURCE, OUT, DEAD)
+        await publish(client, 1, 2, 3)
+        # Reads of sources have no end.
+        with broker.control.once(
+            "read", status=Status.SUSPENDED, where=lambda request: request.end_offset > 0
+        ) as suspended:
+            await run(harness, Poisoned(2, decide=lambda _: DeadLetter(DEAD)))
+            await eventually(lambda: suspended.hits)
+        await harness.wait_for_shards()
+        (letter,) = await committed(client, DEAD)
+        assert json.loads(letter["content"])["number"] == 2
 
 
 @pytest.mark.parametrize("content", BAD)

@@ -41,8 +41,8 @@ OF_JOURNALS = {
     "_letter: content = None if self._hooks.producer is not None else await self._content(envelope)",
     "consume: await errors.decoding_failed(first, suspect)",
     "decoding_failed: if not await self._decide(envelope, suspect, name, error):",
-    "_content: async with self._shard.client.read(request, timeout=math.inf) as reader:",
-    '_content: content = b"".join([chunk async for chunk in reader])',
+    "_content: async with client.read(request, timeout=math.inf) as reader:",
+    "_content: while chunk := await next_chunk(client, envelope.journal, reader):",
 }
 """Awaits for messages of journals. Tests of services try them."""
 DEAD = 30
