@@ -12,26 +12,22 @@ import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
-from gazette_aio.consumer.keyspace.etcd import failures, rpcs
+from gazette_aio.consumer.keyspace.etcd import failures
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
+from gazette_aio.consumer.keyspace.etcd.client import LEASE_KEEP_ALIVE, metadata
 
 if TYPE_CHECKING:
+    import concurrent.futures
     from collections.abc import Callable
 
-    from google.protobuf.message import Message
-
-    from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
-    from gazette_aio.consumer.keyspace.etcd.rpcs import RPC
-
-Q = TypeVar("Q", bound="Message")
-R = TypeVar("R", bound="Message")
+    from gazette_aio.consumer.keyspace.etcd.client import EtcdClient
 
 _logger = logging.getLogger(__name__)
 
@@ -65,24 +61,12 @@ class LeaseKeeper:
     Args:
         lease: The lease.
         sent: Reading of the monotonic clock when the lease was asked for.
-        dial: Makes a channel to an endpoint, for the thread alone.
-        endpoints: Returns the endpoints to try, in order. The thread calls it.
-        options: Options of the client.
+        client: Client of the cluster, whose endpoints and token the thread reads.
     """
 
-    def __init__(
-        self,
-        lease: EtcdLease,
-        sent: float,
-        *,
-        dial: Callable[[str], grpc.Channel],
-        endpoints: Callable[[], tuple[str, ...]],
-        options: EtcdOptions,
-    ) -> None:
+    def __init__(self, lease: EtcdLease, sent: float, client: EtcdClient) -> None:
         self._lease = lease
-        self._dial = dial
-        self._endpoints = endpoints
-        self._options = options
+        self._client = client
         self._interval = lease.ttl_seconds / 3
         self._deadline = sent + lease.ttl_seconds
         self._loop = asyncio.get_running_loop()
@@ -94,11 +78,11 @@ class LeaseKeeper:
         self._thread = threading.Thread(
             target=self._run, name=f"gazette lease {lease.id:x}", daemon=True
         )
-        # Of the thread alone, but for the pending call, which `stop()` cancels.
+        # Of the thread alone, but for what is pending, which `stop()` cancels.
         self._channel: grpc.Channel | None = None
         self._failed = 0
-        self._token = ""
         self._pending: grpc.Future[bytes] | None = None
+        self._new_token: concurrent.futures.Future[None] | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -116,6 +100,8 @@ class LeaseKeeper:
         try:
             await finish(self._over())
         finally:
+            if self._new_token is not None:
+                self._new_token.cancel()
             if self._heartbeat is not None:
                 self._heartbeat.cancel()
 
@@ -176,8 +162,21 @@ class LeaseKeeper:
 
     def _renew(self) -> int:
         """Return the lease's new time to live, not more than 0 if the lease has expired."""
-        request = pb.LeaseKeepAliveRequest(ID=self._lease.id)
-        answer = self._call(rpcs.LEASE_KEEP_ALIVE, request)
+        if self._channel is None:
+            endpoints = self._client.peers.endpoints
+            self._channel = self._client.dialler.blocking(endpoints[self._failed % len(endpoints)])
+        token = self._client.token
+        try:
+            answer = self._call(self._channel, token)
+        except KeyValueStoreError as error:
+            if failures.is_stale_token(error) and (
+                self._new_token is None or self._new_token.done()
+            ):
+                # The event loop gets it for all calls, and the next attempt finds it.
+                self._new_token = asyncio.run_coroutine_threadsafe(
+                    self._client.replace_token(token), self._loop
+                )
+            raise
         if answer.header.cluster_id != self._lease.cluster_id:
             # The calls of the event loop may not have met this endpoint yet.
             raise KeyValueStoreError("the server belongs to another cluster")
@@ -186,7 +185,7 @@ class LeaseKeeper:
     def _stalls(self, now: float) -> bool:
         """Return whether the event loop stands still, so that the lease must expire."""
         silent = now - self._beat
-        stalls = silent > self._options.stalled_ttls * self._lease.ttl_seconds
+        stalls = silent > self._client.options.stalled_ttls * self._lease.ttl_seconds
         if stalls and not self._is_stalled:
             _logger.error(
                 "lease %x isn't renewed: the event loop stands still for %.0f s",
@@ -196,47 +195,23 @@ class LeaseKeeper:
         self._is_stalled = stalls
         return stalls
 
-    def _call(self, rpc: RPC[Q, R], request: Q) -> R:
-        """Call an RPC, with a new token if the one at hand is outdated."""
-        if self._options.user and not self._token:
-            self._token = self._authenticate()
-        try:
-            return self._attempt(rpc, request)
-        except KeyValueStoreError as error:
-            if not (self._options.user and failures.is_stale_token(error)):
-                raise
-        self._token = self._authenticate()
-        return self._attempt(rpc, request)
-
-    def _authenticate(self) -> str:
-        request = pb.AuthenticateRequest(name=self._options.user, password=self._options.password)
-        self._token = ""
-        try:
-            return self._attempt(rpcs.AUTHENTICATE, request).token
-        except KeyValueStoreError as error:
-            if failures.is_auth_disabled(error):
-                return ""
-            raise
-
-    def _attempt(self, rpc: RPC[Q, R], request: Q) -> R:
-        if self._channel is None:
-            endpoints = self._endpoints()
-            self._channel = self._dial(endpoints[self._failed % len(endpoints)])
+    def _call(self, channel: grpc.Channel, token: str) -> pb.LeaseKeepAliveResponse:
         timeout = min(
             max(self._interval, _RETRY_SECONDS),
             max(self._deadline - time.monotonic(), 0.0),
-            self._options.timeout_seconds,
+            self._client.options.timeout_seconds,
         )
-        method = cast("Any", self._channel.unary_unary(rpc.path))
+        request = pb.LeaseKeepAliveRequest(ID=self._lease.id)
+        method = cast("Any", channel.unary_unary(LEASE_KEEP_ALIVE.path))
         pending: grpc.Future[bytes] = method.future(
-            request.SerializeToString(), timeout=timeout, metadata=rpcs.metadata(self._token)
+            request.SerializeToString(), timeout=timeout, metadata=metadata(token)
         )
         self._pending = pending
         # Race: `stop()` sets the event before it looks for a pending call.
         if self._stopping.is_set():
             pending.cancel()
         try:
-            return rpc.decode(pending.result())
+            return LEASE_KEEP_ALIVE.decode(pending.result())
         except grpc.FutureCancelledError:
             raise KeyValueStoreError("the lease is given up") from None
         except grpc.RpcError as error:

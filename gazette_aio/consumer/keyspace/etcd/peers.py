@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gazette_aio.aio.owner import Owner
 from gazette_aio.client.rpc.channel_pool import MemberConnection
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreUnavailableError
-from gazette_aio.consumer.keyspace.etcd.rpcs import Methods
 from gazette_aio.protocol.errors import TransportError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-Peer: TypeAlias = MemberConnection[Methods]
+Peer: TypeAlias = MemberConnection[None]
 
 _logger = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class Peers(Owner):
         return None
 
     def _new(self, endpoint: str) -> Peer:
-        return MemberConnection(endpoint, self._dial(endpoint), Methods)
+        return MemberConnection(endpoint, self._dial(endpoint), lambda _: None)
 
     def _set(self, peers: list[Peer]) -> None:
         self._peers = peers

@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
-from gazette_aio.client.options import TLSOptions
-from gazette_aio.client.rpc.dial import Dialler
 from gazette_aio.consumer.keyspace.errors import (
     KeyValueStoreError,
     StoreRefusedError,
     StoreUnavailableError,
 )
-from gazette_aio.consumer.keyspace.etcd import failures, messages, rpcs
+from gazette_aio.consumer.keyspace.etcd import client, failures, messages
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
-from gazette_aio.consumer.keyspace.etcd.calls import Calls
+from gazette_aio.consumer.keyspace.etcd.client import EtcdClient
 from gazette_aio.consumer.keyspace.etcd.lease import EtcdLease, LeaseKeeper
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
-from gazette_aio.consumer.keyspace.etcd.peers import Peers
-from gazette_aio.consumer.keyspace.etcd.watching import Watches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -52,17 +48,13 @@ class EtcdStore(Owner):
     """
 
     def __init__(self, options: EtcdOptions | None = None) -> None:
-        self._options = options = options or EtcdOptions()
-        self._dial = Dialler(options.tls or TLSOptions(), rpcs.CHANNEL_OPTIONS)
-        self._peers = Peers(options.endpoints, self._dial)
-        self._calls = Calls(self._peers, options)
-        self._watches = Watches(self._peers, self._calls, options)
+        self._client = EtcdClient(options or EtcdOptions())
 
     def __repr__(self) -> str:
-        return f"<EtcdStore {', '.join(self._peers.endpoints)}>"
+        return f"<EtcdStore {', '.join(self._client.peers.endpoints)}>"
 
     def __del__(self) -> None:
-        if (peers := getattr(self, "_peers", None)) is not None and peers.is_open:
+        if (opened := getattr(self, "_client", None)) is not None and opened.peers.is_open:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
 
     async def __aenter__(self) -> Self:
@@ -76,7 +68,7 @@ class EtcdStore(Owner):
     async def _connect(self) -> None:
         while True:
             try:
-                await self._calls.token(await self._calls.peer())
+                await self._client.connect()
             except StoreUnavailableError as error:
                 _logger.warning("Etcd isn't available yet: %s", error)
                 await asyncio.sleep(_CONNECT_SECONDS)
@@ -88,7 +80,7 @@ class EtcdStore(Owner):
 
         Cancellation: safe — raised after they are closed.
         """
-        await finish(self._peers.aclose())
+        await finish(self._client.peers.aclose())
 
     async def range(
         self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0
@@ -98,7 +90,7 @@ class EtcdStore(Owner):
         Cancellation: safe.
         """
         request = messages.range_request(prefix, revision=revision, after=after, limit=limit)
-        return messages.range_result(await self._calls.call(rpcs.RANGE, request))
+        return messages.range_result(await self._client.unary(client.RANGE, request))
 
     async def transact(
         self,
@@ -114,7 +106,7 @@ class EtcdStore(Owner):
         """
         request = messages.transaction_request(compares, operations, otherwise)
         try:
-            response = await self._calls.call(rpcs.TXN, request)
+            response = await self._client.unary(client.TXN, request)
         except StoreRefusedError as error:
             raise failures.explained(
                 error,
@@ -128,7 +120,7 @@ class EtcdStore(Owner):
 
         A broken watch resumes, at another member if there's one, and misses nothing.
         """
-        return self._watches.watch(prefix, start_revision)
+        return self._client.watch(prefix, start_revision)
 
     @asynccontextmanager
     async def lease(self, ttl_seconds: int) -> AsyncGenerator[EtcdLease, None]:
@@ -142,17 +134,11 @@ class EtcdStore(Owner):
         Cancellation: aborts — the lease is revoked, or expires if its grant was under way.
         """
         request = pb.LeaseGrantRequest(TTL=ttl_seconds)
-        granted, sent = await self._calls.timed_call(rpcs.LEASE_GRANT, request)
+        granted, sent = await self._client.timed_unary(client.LEASE_GRANT, request)
         if granted.error or not granted.ID:
             raise KeyValueStoreError(f"Etcd grants no lease: {granted.error}")
         lease = EtcdLease(granted.ID, granted.TTL, granted.header.cluster_id)
-        keeper = LeaseKeeper(
-            lease,
-            sent,
-            dial=self._dial.blocking,
-            endpoints=lambda: self._peers.endpoints,
-            options=self._options,
-        )
+        keeper = LeaseKeeper(lease, sent, self._client)
         keeper.start()
         try:
             yield lease
@@ -163,7 +149,7 @@ class EtcdStore(Owner):
         await keeper.stop()
         try:
             async with asyncio.timeout(_REVOKE_SECONDS):
-                await self._calls.call(rpcs.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease.id))
+                await self._client.unary(client.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease.id))
         except (KeyValueStoreError, TimeoutError) as error:
             if isinstance(error, StoreRefusedError) and error.code == "NOT_FOUND":
                 return  # It has expired.

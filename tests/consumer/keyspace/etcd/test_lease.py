@@ -10,8 +10,10 @@ import time
 import grpc
 import pytest
 
+from gazette_aio.client.rpc.dial import Dialler
 from gazette_aio.consumer.keyspace.errors import StoreUnavailableError
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
+from gazette_aio.consumer.keyspace.etcd.client import EtcdClient
 from gazette_aio.consumer.keyspace.etcd.lease import EtcdLease, LeaseKeeper
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
@@ -151,22 +153,17 @@ async def test_the_end_of_a_lease_may_be_cancelled_at_every_await(etcd):
             assert await cancel_at_every_await(hold, check) >= 3
 
 
-async def test_the_end_of_a_keeper_outlives_cancellations():
+async def test_the_end_of_a_keeper_outlives_cancellations(monkeypatch):
     entered, leave = threading.Event(), threading.Event()
 
-    def dial(endpoint):
+    def dial(_, endpoint):
         entered.set()
         leave.wait()
-        return grpc.insecure_channel(endpoint)
+        return grpc.insecure_channel(endpoint.removeprefix("http://"))
 
-    lease = EtcdLease(7, 1, 1)
-    keeper = LeaseKeeper(
-        lease,
-        time.monotonic(),
-        dial=dial,
-        endpoints=lambda: ("127.0.0.1:1",),
-        options=EtcdOptions(),
-    )
+    monkeypatch.setattr(Dialler, "blocking", dial)
+    client = EtcdClient(EtcdOptions(endpoints=("http://127.0.0.1:1",)))
+    keeper = LeaseKeeper(EtcdLease(7, 1, 1), time.monotonic(), client)
     keeper.start()
     await eventually(entered.is_set)
     stopping = asyncio.create_task(keeper.stop())
