@@ -67,6 +67,7 @@ class KeySpace(Generic[D]):
         self._prefix = prefix
         self._apply_delay_seconds = apply_delay_seconds
         self._changed = Signal()
+        self._awaited: dict[asyncio.Event, int] = {}  # Revision, by the event that it's reached.
         self._loaded = 0  # Revision of the store that the entries were loaded as of.
         self.header: StoreHeader = StoreHeader(0, 0, 0, 0)
         self.entries: Entries[D] = Entries(decode)
@@ -122,8 +123,15 @@ class KeySpace(Generic[D]):
         because of a lost lease doesn't act on what it sees.
         """
         await checkpoint()
-        while self.header.revision < revision:
-            await self._changed.wait()
+        if self.header.revision >= revision:
+            return
+        # Thousands of waiters, each for a revision of its own, aren't woken by the changes before.
+        reached = asyncio.Event()
+        self._awaited[reached] = revision
+        try:
+            await reached.wait()
+        finally:
+            del self._awaited[reached]
 
     async def next_change(self) -> None:
         """Wait until anything changes.
@@ -231,6 +239,9 @@ class KeySpace(Generic[D]):
         self.header = header
         self._observe(changes)
         self._changed.set()
+        for reached, revision in self._awaited.items():
+            if revision <= header.revision:
+                reached.set()
 
 
 def _parts(events: Sequence[Event]) -> Iterator[tuple[int, list[Event]]]:
