@@ -40,6 +40,10 @@ CONNECT_SECONDS: Final = 20.0
 """Seconds within which a member must answer."""
 
 
+STARTS_PER_TURN: Final = 16
+"""Read RPCs that begin in a turn of the event loop: thousands do after a broker's restart."""
+
+
 class ClientOptions(TypedDict, total=False):
     """Options of `connect()`, which documents them."""
 
@@ -100,6 +104,8 @@ class ClientContext:
         """Failures to retry, unless a call has a policy of its own."""
         self.timeout: float | None = checked_timeout(options.get("timeout"))
         """Seconds within which calls must complete, unless they have a bound of their own."""
+        self.read_starts: asyncio.Semaphore = asyncio.Semaphore(STARTS_PER_TURN)
+        """Held by each Read RPC that began in this turn of the event loop."""
         self.router: DispatchRouter = chosen_router(
             options.get("router"), options.get("cache_size"), options.get("cache_ttl")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
 from typing import TYPE_CHECKING, Literal
@@ -174,6 +175,8 @@ class Reader(JournalReader):
         if self._ended:
             return None
         if self._stream is None and not state.position.is_at_end:
+            await self._context.read_starts.acquire()
+            asyncio.get_running_loop().call_soon(self._context.read_starts.release)
             if self._context.tracing is not None:
                 self._begin_span(self._context.tracing)
             try:

@@ -710,3 +710,43 @@ async def test_cancelling_a_read_of_a_fragment_file(
             broker.read_responses.get_nowait()
 
     assert await cancel_at_every_await(operation, check) > 5
+
+
+class StartsPerTurn:
+    """Tracing that counts the reads that begin in a turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.total = self.most = self._now = 0
+
+    def start(self, operation: str, journal: str = "", *, current: bool = False) -> StartsPerTurn:
+        if not self._now:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self.total += 1
+        self._now += 1
+        self.most = max(self.most, self._now)
+        return self
+
+    def _end_turn(self) -> None:
+        self._now = 0
+
+    def set(self, name: str, value: str | float) -> None:
+        pass
+
+    def end(self, error: BaseException | None = None) -> None:
+        pass
+
+    def record(self, operation: str, seconds: float, attributes: object) -> None:
+        pass
+
+
+async def test_many_reads_begin_in_turns() -> None:
+    starts = StartsPerTurn()
+    async with connect("http://127.0.0.1:1", tracing=starts) as client:
+        readers = [Reader(client, request()) for _ in range(100)]
+        reads = [asyncio.create_task(reader.read()) for reader in readers]
+        await eventually(lambda: starts.total == len(reads))
+        for reader, read in zip(readers, reads, strict=True):
+            read.cancel()
+            await reader.aclose()
+        await asyncio.wait(reads)
+    assert starts.most <= 16
