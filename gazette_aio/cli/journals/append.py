@@ -28,49 +28,29 @@ from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.client import AppendService, AsyncAppend, Content
+    from gazette_aio.client import AsyncAppend, Content
     from gazette_aio.message.mapping import PartitionsFunc
 
 _SPOOLED_BYTES = 1 << 20
 _MAPPINGS = ["random", "modulo", "rendezvous", "direct"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Records:
-    """How an input is split, and mapped to journals."""
-
-    framing: str
-    mapping: str
-    base64: bool
-
-    def check(self) -> None:
-        """Raise InputError if options contradict each other."""
-        if self.framing == "none" and self.mapping != "random":
-            raise InputError("--framing none goes with --mapping random only")
-        if self.base64 and (self.framing != "lines" or self.mapping == "random"):
-            raise InputError("--base64 needs --framing lines, and a mapping other than random")
-
-    def splitter(self) -> RecordSplitter:
-        """Return a splitter of the input."""
-        framing = NDJSONFraming() if self.framing == "lines" else FixedFraming()
-        return RecordSplitter(framing, keyed=self.mapping != "random", base64_keys=self.base64)
-
-    def mapped(self, partitions: PartitionsFunc) -> Callable[[bytes], str]:
-        """Return a function of a record's key, which returns the name of a journal."""
-        match self.mapping:
-            case "random":
-                mapping = random_mapping(partitions)
-            case "modulo":
-                mapping = modulo_mapping(_key, partitions)
-            case "rendezvous":
-                mapping = rendezvous_mapping(_key, partitions)
-            case _:
-                return _direct_mapping(partitions)
-        return lambda key: mapping(key)[0]
-
-
 def _key(key: bytes) -> bytes:
     return key
+
+
+def _mapping(name: str, partitions: PartitionsFunc) -> Callable[[bytes], str]:
+    """Return a function of a record's key, which returns the name of a journal."""
+    match name:
+        case "random":
+            mapping = random_mapping(partitions)
+        case "modulo":
+            mapping = modulo_mapping(_key, partitions)
+        case "rendezvous":
+            mapping = rendezvous_mapping(_key, partitions)
+        case _:
+            return _direct_mapping(partitions)
+    return lambda key: mapping(key)[0]
 
 
 def _direct_mapping(partitions: PartitionsFunc) -> Callable[[bytes], str]:
@@ -153,8 +133,11 @@ def append(
     if file is not None and input_ is not None:
         raise click.UsageError("give FILE or --input, but not both")
     path = file or input_ or "-"
-    records = _Records(framing, mapping, base64)
-    records.check()
+    keyed = mapping != "random"
+    if framing == "none" and keyed:
+        raise InputError("--framing none goes with --mapping random only")
+    if base64 and (framing != "lines" or not keyed):
+        raise InputError("--base64 needs --framing lines, and a mapping other than random")
     if journal is not None:
         if framing != "none":
             raise InputError("--framing needs --selector")
@@ -167,7 +150,9 @@ def append(
         chosen = asyncio.run(_random_journal(connection, parsed))
         _append_whole(connection, chosen, path, None, as_json=as_json)
         return
-    appended = asyncio.run(_append_records(connection, parsed, path, records))
+    record_framing = NDJSONFraming() if framing == "lines" else FixedFraming()
+    splitter = RecordSplitter(record_framing, keyed=keyed, base64_keys=base64)
+    appended = asyncio.run(_append_records(connection, parsed, path, splitter, mapping))
     if as_json:
         print_json(dataclasses.asdict(appended))
     else:
@@ -219,7 +204,11 @@ class _Appended:
 
 
 async def _append_records(
-    connection: ClientSettings, selector: pb.LabelSelector, path: str, records: _Records
+    connection: ClientSettings,
+    selector: pb.LabelSelector,
+    path: str,
+    splitter: RecordSplitter,
+    mapping: str,
 ) -> _Appended:
     appended = _Appended()
     # Of each journal, only the latest append is looked at: none succeeds after a failed one.
@@ -229,14 +218,17 @@ async def _append_records(
         client.watch(selector) as journals,
     ):
         await journals.ready()
-        mapped, splitter = records.mapped(journals.list), records.splitter()
+        journal_of = _mapping(mapping, journals.list)
         latest: dict[str, AsyncAppend] = {}
         with progress("appending", in_bytes=True) as bar:
             try:
                 async for chunk in input_chunks(path):
                     for record in splitter.feed(chunk):
-                        journal = mapped(record.key)
-                        latest[journal] = await _start(appends, journal, record.content)
+                        request = pb.AppendRequest(journal=journal_of(record.key))
+                        handle = await appends.start_append(request)
+                        handle.write(record.content)
+                        handle.release()
+                        latest[request.journal] = handle
                         appended.records += 1
                         appended.bytes += len(record.content)
                     bar.advance(len(chunk))
@@ -248,10 +240,3 @@ async def _append_records(
             await handle
         appended.journals = len(latest)
     return appended
-
-
-async def _start(appends: AppendService, journal: str, content: bytes) -> AsyncAppend:
-    handle = await appends.start_append(pb.AppendRequest(journal=journal))
-    handle.write(content)
-    handle.release()
-    return handle
