@@ -28,7 +28,7 @@ from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gazette_aio.client import AsyncAppend, Content
+    from gazette_aio.client import AsyncAppend
     from gazette_aio.message.mapping import PartitionsFunc
 
 _SPOOLED_BYTES = 1 << 20
@@ -147,7 +147,8 @@ def append(
         raise InputError("--offset needs JOURNAL")
     parsed = parse_selector(selector or "")
     if framing == "none":
-        chosen = asyncio.run(_random_journal(connection, parsed))
+        listing = connection.run(lambda client: client.list(parsed))
+        chosen, _ = random_mapping(lambda: listing)(b"")
         _append_whole(connection, chosen, path, None, as_json=as_json)
         return
     record_framing = NDJSONFraming() if framing == "lines" else FixedFraming()
@@ -170,30 +171,17 @@ def _append_whole(
     stdin = contextlib.nullcontext(sys.stdin.buffer)
     with stdin if path == "-" else Path(path).open("rb") as source:
         if path != "-" and Path(path).is_file():
-            commit = asyncio.run(_append(connection, request, source)).commit
+            commit = connection.run(lambda client: client.append(request, source)).commit
         else:
             # All is read before anything is sent: a slow input would block other appends.
             with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
                 shutil.copyfileobj(source, spool)
-                commit = asyncio.run(_append(connection, request, spool)).commit
+                commit = connection.run(lambda client: client.append(request, spool)).commit
     if as_json:
         print_json({"journal": commit.journal, "begin": commit.begin, "end": commit.end})
     else:
         size = counted(commit.end - commit.begin, "byte")
         print_line(f"{commit.journal}: appended {size} at {commit.begin}")
-
-
-async def _append(
-    connection: ClientSettings, request: pb.AppendRequest, content: Content
-) -> pb.AppendResponse:
-    async with connection.open() as client:
-        return await client.append(request, content)
-
-
-async def _random_journal(connection: ClientSettings, selector: pb.LabelSelector) -> str:
-    async with connection.open() as client:
-        listing = await client.list(selector)
-    return random_mapping(lambda: listing)(b"")[0]
 
 
 @dataclasses.dataclass(slots=True)

@@ -130,7 +130,9 @@ def store_health(
         pb.parse_fragment_store(url)
     except pb.ValidationError as error:
         raise InputError(str(error)) from None
-    response = asyncio.run(_health(connection, url, check_delete_prefix))
+    response = connection.run(
+        lambda client: client.fragment_store_health(url, check_delete_prefix=check_delete_prefix)
+    )
     is_healthy = response.status == pb.Status.OK
     if as_json:
         print_json({"store": url, "healthy": is_healthy, "error": response.store_health_error})
@@ -138,10 +140,3 @@ def store_health(
         print_line(f"Fragment store {url} is healthy")
     if not is_healthy:
         raise CommandError(f"fragment store {url} is unhealthy: {response.store_health_error}")
-
-
-async def _health(
-    connection: ClientSettings, url: str, prefix: str | None
-) -> pb.FragmentStoreHealthResponse:
-    async with connection.open() as client:
-        return await client.fragment_store_health(url, check_delete_prefix=prefix)

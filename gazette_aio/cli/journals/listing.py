@@ -52,17 +52,10 @@ def list_journals(
             print_line(f"gazette-aio: no journal matches {selector!r}", err=True)
         _print(listing, "json" if as_json else output, labels, columns)
 
-    asyncio.run((_watch if watch else _list)(connection, parsed, show))
-
-
-async def _list(
-    connection: ClientSettings,
-    selector: pb.LabelSelector,
-    show: Callable[[pb.ListResponse], None],
-) -> None:
-    async with connection.open() as client:
-        listing = await client.list(selector)
-    show(listing)
+    if watch:
+        asyncio.run(_watch(connection, parsed, show))
+    else:
+        show(connection.run(lambda client: client.list(parsed)))
 
 
 async def _watch(

@@ -123,7 +123,8 @@ def edit(
     If the journals can't be applied, the editor opens again and shows the reason. To give up, don't
     change the text, or empty it. To delete a journal, add `delete: true`.
     """
-    listing = asyncio.run(_list(connection, parse_selector(selector)))
+    parsed = parse_selector(selector)
+    listing = connection.run(lambda client: client.list(parsed))
     if not listing.journals:
         raise CommandError(f"no journal matches {selector!r}")
     edit_specs(
@@ -134,8 +135,3 @@ def edit(
         ),
         as_json=as_json,
     )
-
-
-async def _list(connection: ClientSettings, selector: pb.LabelSelector) -> pb.ListResponse:
-    async with connection.open() as client:
-        return await client.list(selector)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.cli.specs.listing import Column
     from gazette_aio.cli.specs.transactions import OnApplied
+    from gazette_aio.consumer.api import ShardClient
     from gazette_aio.consumer.api.lags import Lag
 
 _UNASSIGN_BATCH = 100
@@ -229,7 +230,7 @@ def edit(
     change the text, or empty it. To delete a shard, add `delete: true`.
     """
     parsed = parse_selector(selector)
-    listing, _ = asyncio.run(_list(consumer, connection, parsed, lag=False))
+    listing = consumer.run_shards(lambda client: list_shards(client, parsed))
     if not listing.shards:
         raise CommandError(f"no shard matches {selector!r}")
     edit_specs(
@@ -267,7 +268,7 @@ def stat(
         pb.validate(request)
     except pb.ValidationError as error:
         raise InputError(str(error)) from None
-    response = asyncio.run(_stat(consumer, request))
+    response = consumer.run_shards(lambda client: stat_shard(client, request))
     if as_json:
         print_json(
             {
@@ -290,11 +291,6 @@ def _offset(text: str) -> tuple[str, int]:
     return journal, int(offset)
 
 
-async def _stat(consumer: ClientSettings, request: pc.StatRequest) -> pc.StatResponse:
-    async with consumer.open_shards() as client:
-        return await stat_shard(client, request)
-
-
 @shards.command()
 @click.option("-l", "--selector", required=True, help="Label selector of the shards.")
 @click.option("--failed", is_flag=True, help="Only failed replicas.")
@@ -311,8 +307,9 @@ def unassign(
     as_json: bool,
 ) -> None:
     """Remove the primaries and the failed replicas of shards, so that they are assigned again."""
-    affected = asyncio.run(
-        _unassign(consumer, parse_selector(selector), failed=failed, dry_run=dry_run)
+    parsed = parse_selector(selector)
+    affected = consumer.run_shards(
+        lambda client: _unassign(client, parsed, failed=failed, dry_run=dry_run)
     )
     if as_json:
         print_json({"shards": affected, "dry_run": dry_run})
@@ -322,19 +319,18 @@ def unassign(
 
 
 async def _unassign(
-    consumer: ClientSettings, selector: pb.LabelSelector, *, failed: bool, dry_run: bool
+    client: ShardClient, selector: pb.LabelSelector, *, failed: bool, dry_run: bool
 ) -> list[str]:
-    async with consumer.open_shards() as client:
-        listing = await list_shards(client, selector)
-        chosen = [
-            shard.spec.id
-            for shard in listing.shards
-            if not failed or any(each.code == pc.ReplicaStatus.FAILED for each in shard.status)
-        ]
-        affected: list[str] = []
-        for begin in range(0, len(chosen), _UNASSIGN_BATCH):
-            response = await unassign_shards(
-                client, chosen[begin : begin + _UNASSIGN_BATCH], only_failed=failed, dry_run=dry_run
-            )
-            affected += response.shards
-        return affected
+    listing = await list_shards(client, selector)
+    chosen = [
+        shard.spec.id
+        for shard in listing.shards
+        if not failed or any(each.code == pc.ReplicaStatus.FAILED for each in shard.status)
+    ]
+    affected: list[str] = []
+    for begin in range(0, len(chosen), _UNASSIGN_BATCH):
+        response = await unassign_shards(
+            client, chosen[begin : begin + _UNASSIGN_BATCH], only_failed=failed, dry_run=dry_run
+        )
+        affected += response.shards
+    return affected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 from contextlib import asynccontextmanager
@@ -19,13 +20,14 @@ from gazette_aio.client import RetryPolicy, TLSOptions, connect
 from gazette_aio.client.options import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.api import ShardClient
 
 C = TypeVar("C", bound=Owner)
+T = TypeVar("T")
 
 _SCHEMES = ("http", "https", "unix")
 _FIRST_DELAY_SECONDS = 0.05
@@ -83,6 +85,14 @@ class ClientSettings:
 
         return self._opened(connect_shards)
 
+    def run(self, call: Callable[[JournalClient], Awaitable[T]]) -> T:
+        """Run one call of a client, and return its result. Errors are those of `open()`."""
+        return asyncio.run(_result_of(self.open(), call))
+
+    def run_shards(self, call: Callable[[ShardClient], Awaitable[T]]) -> T:
+        """Run one call of a client of shards, as `run()` does."""
+        return asyncio.run(_result_of(self.open_shards(), call))
+
     def client(self, connect: Callable[..., C], auth: pb.Authorizer | None) -> C:
         """Return a client for an authorizer, made by `connect()` or `connect_shards()`."""
         return connect(
@@ -124,6 +134,13 @@ class ClientSettings:
             except pb.GazetteError as error:
                 raise InputError(f"authorization keys: {error}") from None
         return pb.BearerAuth(self.auth_token) if self.auth_token else None
+
+
+async def _result_of(
+    opening: AbstractAsyncContextManager[C], call: Callable[[C], Awaitable[T]]
+) -> T:
+    async with opening as client:
+        return await call(client)
 
 
 def _backoff(attempt: int) -> float:
