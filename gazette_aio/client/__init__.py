@@ -39,16 +39,16 @@ per client (claims are per request).
 
 from __future__ import annotations
 
+from gazette_aio.client.appends.append import Content
 from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.async_journal_client import AsyncJournalClient
 from gazette_aio.client.appends.futures import AsyncOperation, OpFuture, finished_operation
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_errors import ClearedError
-from gazette_aio.client.appends.once import Content
 from gazette_aio.client.appends.service import AppendService, StrictAppendService
 from gazette_aio.client.auth import Auth, auth_from_environment
 from gazette_aio.client.client import JournalClient, connect
-from gazette_aio.client.context import ClientOptions, HasContext
+from gazette_aio.client.context import ClientOptions
 from gazette_aio.client.fragments.fetcher import (
     FragmentBody,
     FragmentFetcher,
@@ -57,7 +57,6 @@ from gazette_aio.client.fragments.fetcher import (
 from gazette_aio.client.fragments.file_transport import install_file_transport
 from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.source import FragmentSource, open_fragment, open_fragment_url
-from gazette_aio.client.journal_rpcs import JournalRPCs
 from gazette_aio.client.listing.calls import (
     apply_journals,
     get_journal,
@@ -75,7 +74,7 @@ from gazette_aio.client.metrics import Metrics
 from gazette_aio.client.options import TLSOptions
 from gazette_aio.client.reads.buffered_reader import BufferedRetryReader
 from gazette_aio.client.reads.reader import Reader
-from gazette_aio.client.reads.retry_reader import ReadingClient, RetryReader
+from gazette_aio.client.reads.retry_reader import RetryReader
 from gazette_aio.client.retry import Failure, Operation, RetryPolicy, backoff
 from gazette_aio.client.rpc.member_choice import Members, members_of
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter, RouteCache
@@ -108,10 +107,8 @@ __all__ = [
     "FragmentReader",
     "FragmentSource",
     "HTTPFragmentFetcher",
-    "HasContext",
     "JournalChange",
     "JournalClient",
-    "JournalRPCs",
     "ListChanges",
     "ListStream",
     "MemberStatus",
@@ -122,7 +119,6 @@ __all__ = [
     "Operation",
     "PolledList",
     "Reader",
-    "ReadingClient",
     "RetryPolicy",
     "RetryReader",
     "RouteCache",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
-from gazette_aio.client.appends.once import append
+from gazette_aio.client.appends.append import append
 from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService
 from gazette_aio.client.context import ClientContext, ClientOptions
 from gazette_aio.client.listing.calls import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
 
-    from gazette_aio.client.appends.once import Content
+    from gazette_aio.client.appends.append import Content
     from gazette_aio.client.fragments.source import FragmentSource
     from gazette_aio.client.retry import RetryPolicy
     from gazette_aio.client.rpc.route_cache import DispatchRouter

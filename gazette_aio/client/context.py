@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import TYPE_CHECKING, Final, Protocol, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.append_memory import AppendMemory
@@ -63,15 +63,6 @@ class ClientOptions(TypedDict, total=False):
     drain_timeout: float
     strict: bool
     allow_parent: bool
-
-
-class HasContext(Protocol):
-    """The part of a JournalClient that functions of this package use."""
-
-    @property
-    def context(self) -> ClientContext:
-        """State that all parts of the client share."""
-        ...
 
 
 class ClientContext:

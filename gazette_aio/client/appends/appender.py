@@ -23,7 +23,7 @@ from gazette_aio.protocol.varint import encode_varint
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.client import JournalClient
     from gazette_aio.client.rpc.stub import AppendCall
 
 _COMMIT: Final = b""
@@ -61,7 +61,7 @@ class Appender(Scope):
 
     def __init__(
         self,
-        client: HasContext,
+        client: JournalClient,
         request: pb.AppendRequest,
         *,
         claims: pb.Claims | None = None,

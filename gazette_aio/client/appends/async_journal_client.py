@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_aio.client.journal_rpcs import JournalRPCs
-
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
@@ -14,14 +12,42 @@ if TYPE_CHECKING:
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.client.appends.handle import AsyncAppend
     from gazette_aio.client.appends.journal_errors import ClearedError
+    from gazette_aio.client.reads.retry_reader import RetryReader
 
 
-class AsyncJournalClient(JournalRPCs, Protocol):
+class AsyncJournalClient(Protocol):
     """A client of journals that appends in the background, as AppendService does.
+
+    Its RPCs are those of a JournalClient.
 
     A Publisher takes any object with these members, such as a wrapper of an AppendService that
     checks or counts appends.
     """
+
+    async def list(self, selector: str | pb.LabelSelector | pb.ListRequest = "") -> pb.ListResponse:
+        """Return all journals that a selector matches. Cancellation: safe."""
+        ...
+
+    async def apply(
+        self, request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change]
+    ) -> pb.ApplyResponse:
+        """Create, update and delete journals.
+
+        Cancellation: aborts — changes that were applied remain.
+        """
+        ...
+
+    def read(self, request: pb.ReadRequest | str) -> RetryReader:
+        """Return a reader of a journal."""
+        ...
+
+    async def list_fragments(self, request: pb.FragmentsRequest | str) -> pb.FragmentsResponse:
+        """Return all fragments of a journal. Cancellation: safe."""
+        ...
+
+    async def fragment_store_health(self, store: str) -> pb.FragmentStoreHealthResponse:
+        """Have a broker check a fragment store, and return the result. Cancellation: safe."""
+        ...
 
     @property
     def cutoff_bytes(self) -> int:

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.appends.append import set_commit
 from gazette_aio.client.appends.content_buffer import ContentBuffer
 from gazette_aio.client.appends.futures import AsyncOperation
-from gazette_aio.client.appends.once import set_commit
 
 if TYPE_CHECKING:
     import asyncio

@@ -24,7 +24,7 @@ from gazette_aio.client.retry import Operation
 if TYPE_CHECKING:
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.appends.journal_errors import JournalErrors
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.client import JournalClient
     from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.retry import RetryPolicy
 
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 class AppendSettings:
     """Settings of an AppendService, as documented there, and the state of its journals."""
 
-    client: HasContext
+    client: JournalClient
     policy: RetryPolicy
     claims: pb.Claims | None
     timeout: float | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
@@ -16,9 +16,7 @@ from gazette_aio.client.appends.futures import OpFuture, parked
 from gazette_aio.client.appends.handle import AsyncAppend
 from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAppends
 from gazette_aio.client.appends.journal_errors import JournalErrors
-from gazette_aio.client.context import HasContext
 from gazette_aio.client.deadline import checked_timeout
-from gazette_aio.client.journal_rpcs import JournalRPCs
 from gazette_aio.client.status import AppendStatus
 from gazette_aio.protocol.journal import encodable
 
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
     from gazette_aio.client.appends.futures import Dependencies
     from gazette_aio.client.appends.journal_errors import ClearedError
+    from gazette_aio.client.client import JournalClient
     from gazette_aio.client.reads.retry_reader import RetryReader
     from gazette_aio.client.retry import RetryPolicy
     from gazette_aio.client.tracing import Tracing
@@ -42,10 +41,6 @@ DRAIN_SECONDS: Final = 30.0
 
 MAX_PENDING_BYTES: Final = 1 << 30
 """Pending bytes at which appends after a full batch have to wait."""
-
-
-class RPCClient(HasContext, JournalRPCs, Protocol):
-    """A JournalClient, as far as an AppendService needs to know it."""
 
 
 class AppendContext:
@@ -123,7 +118,7 @@ class AppendService(Owner):
 
     def __init__(
         self,
-        client: RPCClient,
+        client: JournalClient,
         *,
         retry_policy: RetryPolicy | None = None,
         claims: pb.Claims | None = None,

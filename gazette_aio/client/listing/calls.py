@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from gazette_aio.client.context import ClientContext, HasContext
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.context import ClientContext
     from gazette_aio.client.deadline import Deadline
     from gazette_aio.client.retry import Failure, RetryPolicy
 
@@ -50,7 +51,7 @@ def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListReq
 
 
 async def list_all_journals(
-    client: HasContext,
+    client: JournalClient,
     request: pb.ListRequest | pb.LabelSelector | str = "",
     *,
     timeout: float | None = None,
@@ -121,7 +122,7 @@ async def _update_routes(context: ClientContext, listing: pb.ListResponse) -> No
 
 
 async def iter_journals(
-    client: HasContext,
+    client: JournalClient,
     request: pb.ListRequest | pb.LabelSelector | str = "",
     *,
     timeout: float | None = None,
@@ -163,7 +164,7 @@ async def _begin_messages(
 
 
 async def get_journal(
-    client: HasContext, name: str, *, timeout: float | None = None
+    client: JournalClient, name: str, *, timeout: float | None = None
 ) -> pb.ListResponse.Journal:
     """Return the listing of one journal: its spec, revisions and route.
 
@@ -193,7 +194,7 @@ async def get_journal(
 
 
 async def apply_journals(
-    client: HasContext,
+    client: JournalClient,
     request: pb.ApplyRequest | Iterable[pb.ApplyRequest.Change],
     *,
     batch_size: int = 0,
@@ -278,7 +279,7 @@ async def retried(
     )
 
 
-async def outlasted(client: HasContext, listing: Callable[[], Awaitable[T]]) -> T:
+async def outlasted(client: JournalClient, listing: Callable[[], Awaitable[T]]) -> T:
     """Return the result of a listing that its caller can't do without.
 
     Failures that pass are retried for as long as they last, as those of reads are.

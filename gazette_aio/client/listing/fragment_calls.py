@@ -13,7 +13,8 @@ from gazette_aio.protocol.journal import encodable
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from gazette_aio.client.context import ClientContext, HasContext
+    from gazette_aio.client.client import JournalClient
+    from gazette_aio.client.context import ClientContext
     from gazette_aio.client.deadline import Deadline
 
 _SLICE_CHECKED: Final = 32
@@ -21,7 +22,7 @@ _SLICE_COPIED: Final = 256
 
 
 async def list_all_fragments(
-    client: HasContext, request: pb.FragmentsRequest | str, *, timeout: float | None = None
+    client: JournalClient, request: pb.FragmentsRequest | str, *, timeout: float | None = None
 ) -> pb.FragmentsResponse:
     """Return all fragments of a journal that a request selects.
 
@@ -66,7 +67,7 @@ async def list_all_fragments(
 
 
 async def iter_fragments(
-    client: HasContext, request: pb.FragmentsRequest | str
+    client: JournalClient, request: pb.FragmentsRequest | str
 ) -> AsyncGenerator[pb.FragmentsResponse._Fragment]:
     """Yield the fragments of a journal, listed page by page.
 
@@ -111,7 +112,7 @@ async def _page_once(context: ClientContext, request: pb.FragmentsRequest) -> pb
 
 
 async def fragment_store_health(
-    client: HasContext,
+    client: JournalClient,
     store: str,
     *,
     check_delete_prefix: str | None = None,

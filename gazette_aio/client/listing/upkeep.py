@@ -151,11 +151,11 @@ class Upkeep:
         except asyncio.CancelledError:
             self.close()
             raise
-        except Exception as error:  # noqa: BLE001 - All waiters get it.
-            self.fail(error)
+        except Exception as fatal:  # noqa: BLE001 - All waiters get it.
+            self.fail(fatal)
             _logger.warning(
                 "the list of journals isn't kept up to date any more: %s",
-                str(error),
+                str(fatal),
                 extra={"selector": pb.format_label_selector(self._request.selector)},
             )
 

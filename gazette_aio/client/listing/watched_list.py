@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Callable
 
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.client import JournalClient
     from gazette_aio.client.listing.changes import ListChanges
     from gazette_aio.client.retry import RetryPolicy
 
@@ -61,7 +61,7 @@ class WatchedList(Owner):
 
     def __init__(
         self,
-        client: HasContext,
+        client: JournalClient,
         selector: pb.ListRequest | pb.LabelSelector | str = "",
         *,
         changed: asyncio.Event | None = None,

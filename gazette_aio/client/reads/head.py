@@ -14,7 +14,7 @@ from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.client import JournalClient
 
 PROBE_SECONDS: Final = 30.0
 """Seconds within which a broker must answer a probe."""
@@ -25,7 +25,7 @@ LOOK_LIMIT_SECONDS: Final = 10.0
 _ANSWERS: Final = (pb.Status.OK, pb.Status.OFFSET_NOT_YET_AVAILABLE)
 
 
-async def head_of(client: HasContext, journal: str, seconds: float = PROBE_SECONDS) -> int:
+async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SECONDS) -> int:
     """Return the write head of a journal, as one of its brokers knows it.
 
     This takes one RPC without content. The broker may not know the most recent appends yet.
@@ -61,7 +61,7 @@ async def head_of(client: HasContext, journal: str, seconds: float = PROBE_SECON
 
 
 async def look_at_head(
-    client: HasContext, journal: str, before: pb.Header | None, claims: pb.Claims | None
+    client: JournalClient, journal: str, before: pb.Header | None, claims: pb.Claims | None
 ) -> pb.ReadResponse | None:
     """Return what a broker knows of the write head of a journal, or None if none answers.
 

@@ -14,7 +14,7 @@ from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.client.status import StreamStatus
 
 if TYPE_CHECKING:
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.client import JournalClient
     from gazette_aio.client.fragments.reader import FragmentReader
     from gazette_aio.client.reads.position import ReadPosition
     from gazette_aio.client.rpc.read_message import ReadMessage
@@ -45,7 +45,7 @@ class Reader(JournalReader):
 
     def __init__(
         self,
-        client: HasContext,
+        client: JournalClient,
         request: pb.ReadRequest,
         *,
         on_offset_jump: Literal["raise", "skip"] = "raise",

@@ -8,13 +8,12 @@ import logging
 import os
 import random
 import time
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.attempts import Attempts
-from gazette_aio.client.context import HasContext
 from gazette_aio.client.reads.head import LOOK_LIMIT_SECONDS, look_at_head
 from gazette_aio.client.reads.head_check import (
     CONFIRM_SECONDS,
@@ -27,22 +26,13 @@ from gazette_aio.client.reads.position import ReadPosition
 from gazette_aio.client.reads.reader import Reader, seek_target
 from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
 
+if TYPE_CHECKING:
+    from gazette_aio.client.client import JournalClient
+
 _logger = logging.getLogger(__name__)
 
 _PROBE_SECONDS: Final = 1.0
 """Least time for the answer to a probe. A broker may be busy."""
-
-
-class ReadingClient(HasContext, Protocol):
-    """The part of a JournalClient that a reader exposes."""
-
-    def read(self, request: pb.ReadRequest | str) -> RetryReader:
-        """Return a reader of a journal."""
-        ...
-
-    async def list(self, selector: str | pb.LabelSelector = "") -> pb.ListResponse:
-        """Return all journals that a selector matches. Cancellation: safe."""
-        ...
 
 
 class RetryReader(JournalReader):
@@ -82,7 +72,7 @@ class RetryReader(JournalReader):
 
     def __init__(
         self,
-        client: ReadingClient,
+        client: JournalClient,
         request: pb.ReadRequest,
         *,
         retry_policy: RetryPolicy | None = None,

@@ -10,12 +10,12 @@ from gazette_aio.message.framing.registry import framing_by_content_type
 from gazette_aio.protocol.journal import strip_meta
 
 if TYPE_CHECKING:
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.client import JournalClient
     from gazette_aio.protocol import consumer as pc
 
 
 async def verify_referenced_journals(
-    client: HasContext, request: pc.ApplyRequest, *, timeout: float | None = None
+    client: JournalClient, request: pc.ApplyRequest, *, timeout: float | None = None
 ) -> None:
     """Check that journals of shards to be applied exist, and have suitable content types.
 

@@ -10,7 +10,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import OffsetJumpError
 
 if TYPE_CHECKING:
-    from gazette_aio.client import ReadingClient, RetryReader
+    from gazette_aio.client import JournalClient, RetryReader
     from gazette_aio.message.envelopes.outputs import JournalOutputs
 
 
@@ -54,7 +54,7 @@ class JournalInput:
 
     def __init__(
         self,
-        client: ReadingClient,
+        client: JournalClient,
         request: pb.ReadRequest,
         content: JournalOutputs[Any],
         *,

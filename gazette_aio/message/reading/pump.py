@@ -33,7 +33,7 @@ from gazette_aio.protocol.status_errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gazette_aio.client import ReadingClient, RetryReader
+    from gazette_aio.client import JournalClient, RetryReader
     from gazette_aio.message.envelopes.outputs import JournalOutputs
     from gazette_aio.message.reading.inputs import Inputs
 
@@ -70,7 +70,7 @@ class JournalPump(JournalInput):
     def __init__(
         self,
         inputs: Inputs,
-        client: ReadingClient,
+        client: JournalClient,
         request: pb.ReadRequest,
         content: JournalOutputs[Any],
         *,

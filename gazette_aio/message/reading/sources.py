@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-    from gazette_aio.client import JournalClient, ReadingClient, RetryReader, WatchedList
+    from gazette_aio.client import JournalClient, RetryReader, WatchedList
     from gazette_aio.message.reading.options import ReadOptions, Start
 
     SourceArgument: TypeAlias = RetryReader | str | Iterable[str] | pb.LabelSelector | WatchedList
@@ -41,7 +41,7 @@ class ReaderSource:
     """Whether to wait at the write head: the reader decides this."""
 
     @property
-    def client(self) -> ReadingClient:
+    def client(self) -> JournalClient:
         """Client of the reader."""
         return self.reader.client
 
@@ -165,7 +165,7 @@ def _is_list(source: Any) -> TypeIs[WatchedList]:
     return hasattr(source, "changes")
 
 
-async def fetch_specs(client: ReadingClient, names: Sequence[str]) -> list[pb.JournalSpec]:
+async def fetch_specs(client: JournalClient, names: Sequence[str]) -> list[pb.JournalSpec]:
     """Return the specification of each journal.
 
     Raises:
@@ -180,7 +180,7 @@ async def fetch_specs(client: ReadingClient, names: Sequence[str]) -> list[pb.Jo
     return specs
 
 
-async def _fetch_slice(client: ReadingClient, names: Sequence[str]) -> list[pb.JournalSpec]:
+async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[pb.JournalSpec]:
     plain = [strip_meta(name) for name in names]
     selector = pb.LabelSelector()
     for name in dict.fromkeys(plain):

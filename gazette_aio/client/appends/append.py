@@ -16,7 +16,7 @@ from gazette_aio.client.retry import Operation, RetryPolicy
 from gazette_aio.protocol.journal import encodable
 
 if TYPE_CHECKING:
-    from gazette_aio.client.context import HasContext
+    from gazette_aio.client.client import JournalClient
     from gazette_aio.client.tracing import Span, Tracing
 
 T = TypeVar("T", bytes, int)
@@ -50,7 +50,7 @@ Content: TypeAlias = (
 
 
 async def append(
-    client: HasContext,
+    client: JournalClient,
     request: pb.AppendRequest | str,
     *content: Content,
     retry_policy: RetryPolicy | None = None,
