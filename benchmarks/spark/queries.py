@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Subject
-from benchmarks.spark.world import ROWS, world
+from benchmarks.spark.world import CORES, ROWS, world
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,8 +23,9 @@ STREAM_BYTES = 32 << 20
 
 
 def load(schema: str | None = None, form: str = "gazette", **options: str) -> DataFrame:
-    """Return the rows of a source, of the parts by default."""
-    reader = world().spark.read.format(form).options(**world().options(**options))
+    """Return the rows of a source, of the parts by default, in a partition for each core."""
+    given = {"minPartitions": str(CORES)} | options
+    reader = world().spark.read.format(form).options(**world().options(**given))
     return reader.load() if schema is None else reader.schema(schema).load()
 
 
