@@ -181,20 +181,17 @@ def serve(ready_file: Path | None, console_port: int | None, **given: Any) -> No
 async def _serve_with_console(options: BrokerOptions, port: int, ready_file: Path | None) -> None:
     # A broker without a page needs none of these.
     from gazette_aio.broker.serve import ServedBroker  # noqa: PLC0415
-    from gazette_aio.client import RetryPolicy, connect  # noqa: PLC0415
+    from gazette_aio.cli.shell.connection import ClientSettings  # noqa: PLC0415
+    from gazette_aio.client import connect  # noqa: PLC0415
     from gazette_aio.console import Console, ServedWithConsole  # noqa: PLC0415
     from gazette_aio.serving.process import run_until_signal  # noqa: PLC0415
 
     broker = ServedBroker(**vars(options))
 
     def open_client(auth: pb.Authorizer) -> JournalClient:
-        return connect(
-            broker.endpoint,
-            auth=auth,
-            retry=RetryPolicy(max_elapsed=_CONSOLE_SECONDS),
-            connect_timeout=_CONSOLE_SECONDS,
-            zone=options.zone,
-        )
+        # The endpoint is known once the broker is ready.
+        settings = ClientSettings(broker.endpoint, _CONSOLE_SECONDS, zone=options.zone)
+        return settings.client(connect, auth)
 
     served = ServedWithConsole(broker, Console(open_client, port=port))
     await run_until_signal(served, drain_seconds=options.drain_seconds, ready_file=ready_file)
