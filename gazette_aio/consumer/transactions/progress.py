@@ -60,11 +60,3 @@ class ProgressCell:
         """Return whether each journal was read through its offset in `offsets`."""
         known = self._read_through
         return all(known.get(journal, 0) >= offset for journal, offset in offsets.items())
-
-    async def wait_until(self, offsets: Mapping[str, int]) -> None:
-        """Wait until each journal was read through its offset in `offsets`.
-
-        Cancellation: safe.
-        """
-        while not self.covers(offsets):
-            await self.changed.wait()

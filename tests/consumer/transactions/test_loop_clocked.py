@@ -378,7 +378,8 @@ async def test_progress_is_published_while_a_hook_waits(loop: ClockLoop):
         await loop.advance(MIN)
 
         async def begin_txn(shard: Any, store: Any) -> None:
-            await world.progress.wait_until({"source/A": 10})
+            while not world.progress.covers({"source/A": 10}):
+                await world.progress.changed.wait()
             world.application.events.append("waited")
 
         world.application.begin_txn = begin_txn

@@ -230,12 +230,13 @@ class Member:
 
     async def through(self, offsets: dict[str, int]) -> None:
         """Wait until messages up to offsets are consumed and acknowledged, or the loop failed."""
-        waiting = asyncio.create_task(self.progress.wait_until(offsets))
-        await asyncio.wait((waiting, self.task), return_when=asyncio.FIRST_COMPLETED)
-        if self.task.done():
-            waiting.cancel()
-            await asyncio.wait((waiting,))
-            self.task.result()
+        while not self.progress.covers(offsets):
+            waiting = asyncio.create_task(self.progress.changed.next().wait())
+            await asyncio.wait((waiting, self.task), return_when=asyncio.FIRST_COMPLETED)
+            if self.task.done():
+                waiting.cancel()
+                await asyncio.wait((waiting,))
+                self.task.result()
 
 
 async def heads(client: Any, *journals: str) -> dict[str, int]:
