@@ -8,11 +8,12 @@ import functools
 import itertools
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
@@ -73,19 +74,30 @@ async def test_long_content_in_memory(size: int) -> None:
 
 
 steps = st.one_of(
-    st.tuples(st.just("append"), st.binary(max_size=9)),
+    st.tuples(st.just("append"), st.just(b"content") | st.binary(max_size=9)),
     st.tuples(st.just("truncate"), st.integers(0, 40)),
     st.tuples(st.just("retain")),
-    st.tuples(st.just("settle")),
+    st.tuples(st.just("settle"), st.booleans()),
+    st.tuples(st.just("settled")),
 )
 
 
 @given(script=st.lists(steps, max_size=30), size=st.integers(1, 12))
 @extent.examples(50)
+@example(script=[("append", b"content"), ("settle", True), ("retain",), ("settled",)], size=1)
 def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: int) -> None:
+    """Whatever happens while content is written to the file, and memory is used up or not."""
+    may_write = asyncio.Event()
+
+    async def call(function: Callable[..., Any], *args: Any) -> Any:
+        if function.__name__ == "write":
+            await may_write.wait()
+        return function(*args)
+
     async def run() -> None:
         memory, model = AppendMemory(20), b""
         buffer = ContentBuffer(memory=memory)
+        settling: asyncio.Task[None] | None = None
         for step in script:
             match step:
                 case ("append", data):
@@ -100,9 +112,19 @@ def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: 
                     taken = buffer.tail_bytes if may_stay else 0
                     assert buffer.retain() == (may_stay or not long)
                     assert memory.free_bytes == room - taken
-                case ("settle",):
-                    await buffer.settle()
-                    assert buffer.tail_bytes < 7
+                case ("settle", is_used_up) if settling is None:
+                    others = memory.free_bytes if is_used_up else 0
+                    assert memory.reserve(others)
+                    may_write.clear()
+                    settling = asyncio.create_task(buffer.settle())
+                    await turns(2)
+                    memory.release(others)
+                case ("settled",) if settling is not None:
+                    was_settled = settling.done()
+                    may_write.set()
+                    await settling
+                    settling = None
+                    assert was_settled or buffer.tail_bytes < 7
                 case _:
                     pass  # It doesn't apply now.
             assert buffer.length == len(model)
@@ -114,12 +136,17 @@ def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: 
             assert buffer.head_bytes == 20 - memory.free_bytes == sum(map(len, buffer.head))
             assert buffer.tail_bytes == sum(map(len, buffer.tail))
             assert buffer.quick_length >= buffer.filed + buffer.head_bytes
-        if (closing := buffer.discard()) is not None:
+        closing = buffer.discard()
+        may_write.set()
+        if settling is not None:
+            await settling
+        if closing is not None:
             await closing
         assert memory.free_bytes == 20
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(content_buffer, "SPILL_BYTES", 7)
+        patch.setattr(content_buffer, "in_thread", call)
         asyncio.run(run())
 
 
