@@ -130,7 +130,7 @@ class FragmentReader(ByteReader):
 
     async def _receive(self) -> bool:
         """Wait for a slice, and return whether there is one."""
-        piece = await self._stream.receive()
+        piece = await self._stream.receive() or b""
         if not piece and self._offset < self.fragment.end:
             raise pb.UsageError(f"{self!r} was closed")
         self._piece, self._taken = piece, 0

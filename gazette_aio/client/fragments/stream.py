@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
@@ -30,7 +29,7 @@ _RUN_SLICES: Final = 8
 """Most slices that a thread produces at a time, so that readers share the threads."""
 
 
-class FragmentStream(ReadAhead):
+class FragmentStream(ReadAhead[bytes]):
     """Slices of content, produced by a task of its own.
 
     Producing pauses while more than one slice waits, so that at most two do. Worker threads read
@@ -58,16 +57,13 @@ class FragmentStream(ReadAhead):
         super().__init__()
         self.journal = journal
         self.url = url
-        self.waiting_bytes: int = 0
-        """Bytes of content that wait to be received."""
         self._content = content
         self._body = body
         self._resources = resources
         self._progress_timeout = progress_timeout
         self._raw: bytes | memoryview = b""
         self._produced = 0
-        self._taken = 0
-        self._waiting: deque[bytes] = deque()
+        self._arrived = 0
         self._producing = False
         self._given_up = False
         self._task = start_task(self._run(), f"gazette fragment {journal}")
@@ -81,36 +77,10 @@ class FragmentStream(ReadAhead):
         """Whether the stream was closed from outside."""
         return self._closing
 
-    def receive_nowait(self) -> bytes | None:
-        """Return the next slice, or None if none waits."""
-        if not self._waiting:
-            return None
-        piece = self._waiting.popleft()
-        self.waiting_bytes -= len(piece)
-        self._taken += len(piece)
-        if not self._is_full():
-            self._wake(self._room)
-        return piece
-
-    async def receive(self) -> bytes:
-        """Return the next slice, or nothing at the end.
-
-        Raises:
-            TransportError: Reading the body failed.
-            ReadError: The body doesn't hold the fragment.
-
-        Cancellation: safe.
-        """
-        while (piece := self.receive_nowait()) is None:
-            if not await self._more():
-                return b""
-        return piece
-
     def abandon(self) -> None:
         """End the stream, without waiting for its end. Idempotent."""
         self._closing = True
-        self._waiting.clear()
-        self.waiting_bytes = 0
+        self._drop_waiting()
         if not self._ended:
             self._ended = True
             # Race: a task that is cancelled before it begins, or just before its end, wouldn't
@@ -184,7 +154,7 @@ class FragmentStream(ReadAhead):
         chunks = aiter(self._body)
         while piece := await self._next_piece(chunks):
             self._produced += len(piece)
-            self._put(piece)
+            self._arrive(piece)
             await self._until_room()
 
     async def _next_piece(self, chunks: AsyncIterator[bytes]) -> bytes:
@@ -219,18 +189,17 @@ class FragmentStream(ReadAhead):
             if self._closing or not piece:
                 return False
             self._produced += len(piece)
-            self._loop.call_soon_threadsafe(self._put, piece)
+            self._loop.call_soon_threadsafe(self._arrive, piece)
         return True
 
     def _is_full(self) -> bool:
-        # Race: a producing thread may see an earlier number of taken bytes, and pause too early.
-        return self._produced - self._taken > SLICE_BYTES
+        # Race: a producing thread may see a piece that arrives twice, and pause too early.
+        return self._produced - self._arrived + self.waiting_bytes > SLICE_BYTES
 
-    def _put(self, piece: bytes) -> None:
+    def _arrive(self, piece: bytes) -> None:
         if not self._closing:
-            self._waiting.append(piece)
-            self.waiting_bytes += len(piece)
-            self._wake(self._receiver)
+            self._put(piece, len(piece))
+            self._arrived += len(piece)
 
     async def _fetch(self, chunks: AsyncIterator[bytes]) -> bytes | None:
         """Return the next bytes of the body, or None at its end."""

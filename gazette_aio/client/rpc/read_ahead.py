@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
+from typing import Generic, TypeVar
 
 from gazette_aio.aio.task import call_from_anywhere
 from gazette_aio.protocol.errors import UsageError
 
+T = TypeVar("T")
 
-class ReadAhead(ABC):
-    """Both waits of reading ahead within a bound: for more content, and for room.
+
+class ReadAhead(ABC, Generic[T]):
+    """A queue of what was read ahead within a bound, with its waits: for more, and for room.
 
     One task at a time may receive.
     """
 
     def __init__(self) -> None:
+        self.waiting_bytes: int = 0
+        """Bytes that wait to be received."""
+        self._waiting: deque[tuple[int, T]] = deque()
         self._error: Exception | None = None
         self._ended = False
         self._closing = False
@@ -33,6 +40,30 @@ class ReadAhead(ABC):
         """Whether reading has ended without an error."""
         return self._ended and self._error is None
 
+    def receive_nowait(self) -> T | None:
+        """Return the next item, or None if none waits."""
+        if not self._waiting:
+            return None
+        size, item = self._waiting.popleft()
+        self.waiting_bytes -= size
+        if self._room is not None and not self._is_full():
+            self._wake(self._room)
+        return item
+
+    async def receive(self) -> T | None:
+        """Return the next item, or None at the end of the stream.
+
+        Raises:
+            UsageError: Another task waits already.
+            GazetteError: Reading failed.
+
+        Cancellation: safe.
+        """
+        while (item := self.receive_nowait()) is None:
+            if not await self._more():
+                return None
+        return item
+
     @abstractmethod
     def abandon(self) -> None:
         """End the stream, without waiting for its end. Idempotent."""
@@ -44,6 +75,15 @@ class ReadAhead(ABC):
     @abstractmethod
     def _is_full(self) -> bool:
         """Return whether reading has to pause."""
+
+    def _put(self, item: T, size: int) -> None:
+        self._waiting.append((size, item))
+        self.waiting_bytes += size
+        self._wake(self._receiver)
+
+    def _drop_waiting(self) -> None:
+        self._waiting.clear()
+        self.waiting_bytes = 0
 
     async def _more(self) -> bool:
         """Wait until there may be more to receive; return False at the end.

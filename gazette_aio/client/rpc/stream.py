@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc.aio
 from google.protobuf.message import DecodeError
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ResponseStream(ReadAhead, Generic[T]):
+class ResponseStream(ReadAhead[T]):
     """Responses of one RPC, read by a task of its own.
 
     Reading pauses while `max_bytes` of responses wait. One task at a time may receive.
@@ -54,39 +53,13 @@ class ResponseStream(ReadAhead, Generic[T]):
         self.answers = answers
         self.journal = journal
         self.endpoint = endpoint
-        self.waiting_bytes: int = 0
-        """Bytes of the responses that wait to be received."""
         self.is_reported = False
         """Whether a Reader reports the status of this stream, and more than the stream knows."""
         self._call = call
         self._parse = parse
         self._max_bytes = max_bytes
         self._on_close = on_close
-        self._waiting: deque[tuple[int, T]] = deque()
         self._task = start_task(self._pump(), f"gazette read {journal}")
-
-    def receive_nowait(self) -> T | None:
-        """Return the next response, or None if none waits."""
-        if not self._waiting:
-            return None
-        size, response = self._waiting.popleft()
-        self.waiting_bytes -= size
-        if self._room is not None and not self._is_full():
-            self._wake(self._room)
-        return response
-
-    async def receive(self) -> T | None:
-        """Return the next response, or None at the end of the stream.
-
-        Raises:
-            TransportError: The RPC failed.
-
-        Cancellation: safe.
-        """
-        while (response := self.receive_nowait()) is None:
-            if not await self._more():
-                return None
-        return response
 
     def status(self) -> StreamStatus:
         """Return the status of the stream, without an offset."""
@@ -97,8 +70,7 @@ class ResponseStream(ReadAhead, Generic[T]):
     def abandon(self) -> None:
         """Cancel the RPC without waiting for its end."""
         self._closing = True
-        self._waiting.clear()
-        self.waiting_bytes = 0
+        self._drop_waiting()
         self._ended = True
         self._call.cancel()
         self._wake(self._room)
@@ -119,9 +91,7 @@ class ResponseStream(ReadAhead, Generic[T]):
         responses = cast("AsyncGenerator[bytes, None]", self._call.__aiter__())
         try:
             async for data in responses:
-                self._waiting.append((len(data), self._parse(data)))
-                self.waiting_bytes += len(data)
-                self._wake(self._receiver)
+                self._put(self._parse(data), len(data))
                 if self.waiting_bytes >= self._max_bytes:
                     await self._until_room()
         except grpc.aio.AioRpcError as error:
