@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import apsw
@@ -11,7 +12,7 @@ import pytest
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.consumer.stores import SQLiteStore
 from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import ConfigurationError, StoreError
+from gazette_aio.protocol.errors import ConfigurationError, StoreError, UsageError
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
 from tests.consumer.stores.sqlite_stores import PUT, SCHEMA, SHARD, opened, value_of
@@ -150,6 +151,21 @@ async def test_threads_that_read_while_a_transaction_is_rolled_back(tmp_path: Pa
             )
             await store.start_commit(SHARD, checkpoint_at(number), ())
             assert value_of(store, 1) is None
+
+
+async def test_threads_that_read_while_a_transaction_is_committed(tmp_path: Path) -> None:
+    def read(store: SQLiteStore) -> None:
+        for _ in range(10):
+            with contextlib.suppress(UsageError):
+                value_of(store, 1)
+
+    async with opened(directory=tmp_path / "db") as store:
+        await store.restore_checkpoint(SHARD)
+        for number in range(1, 100):
+            readings = [asyncio.create_task(in_thread(read, store)) for _ in range(4)]
+            await store.execute(PUT, (1, b"value"))
+            await store.start_commit(SHARD, checkpoint_at(number), ())
+            await asyncio.gather(*readings)
 
 
 async def test_a_commit_that_fails_locally(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ class RecordedFile:
             OSError: Writing fails. What was written is recorded.
             RecorderError: Recording has failed.
         """
-        content, written = bytes(data), 0
+        # Not `bytes(data)`, which makes a number as many zeros.
+        content, written = bytes(memoryview(data)), 0
         recorder = self._directory.recorder
         with self._directory.lock:
             try:
@@ -208,7 +209,7 @@ class RecordedDir:
     def write_file_atomic(
         self,
         name: str | os.PathLike[str],
-        chunks: bytes | Iterable[bytes],
+        chunks: bytes | bytearray | memoryview | Iterable[bytes],
         *,
         temporary: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -225,10 +226,11 @@ class RecordedDir:
             RecorderError: Recording has failed.
         """
         temporary = temporary if temporary is not None else f"{os.fspath(name)}.next"
+        whole = (chunks,) if isinstance(chunks, bytes | bytearray | memoryview) else chunks
         with self.lock, self.recorder.atomic():
             with self.open(temporary, "w") as file:
                 offset = 0
-                for chunk in (chunks,) if isinstance(chunks, bytes) else chunks:
+                for chunk in whole:
                     offset += file.pwrite(chunk, offset)
             self.rename(temporary, name)
 

@@ -208,7 +208,8 @@ class Recorder(RecordedFiles, Owner):
         """
         if offset < 0:
             raise ValueError(f"offset {offset} is negative")
-        content = data if type(data) is bytes else bytes(data)
+        # Not `bytes(data)`, which makes a number as many zeros.
+        content = data if type(data) is bytes else bytes(memoryview(data))
         # Hot: this is `_recording()`.
         self._appends.wait_for_room()
         with self._lock:

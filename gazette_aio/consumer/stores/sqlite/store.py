@@ -376,11 +376,13 @@ class SQLiteStore:
         return recorder.barrier()
 
     def _commit(self, content: bytes) -> None:
-        connection = self._begun()
-        with explained("committing the database", _ERRORS):
-            _rows(connection, _UPDATE, (content,))
-            _rows(connection, _COMMIT)
-        self._is_begun = False
+        # Race: another thread may read meanwhile, and find the transaction ended.
+        with self._using:
+            connection = self._begun()
+            with explained("committing the database", _ERRORS):
+                _rows(connection, _UPDATE, (content,))
+                _rows(connection, _COMMIT)
+            self._is_begun = False
 
     def _restore(self) -> bytes:
         connection = self._connection

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,7 +222,7 @@ async def test_write_file_atomic(
     client: JournalClient, broker: EmbeddedBroker, directory: RecordedDir
 ):
     appends = broker.control.observe("append", journal=LOG)
-    for content in ([b"one\n", b"two\n", b"three\n"], b"once more"):
+    for content in ([b"one\n", b"two\n", b"three\n"], bytearray(b"once more")):
         directory.write_file_atomic("state.json", content, temporary="next.json")
     await directory.recorder.barrier()
     assert len(appends.requests) == 1
@@ -237,6 +238,19 @@ async def test_write_file_atomic(
         directory.write_file_atomic("state.json", iter(failing, None))  # type: ignore[arg-type]
     files = await check(client, directory.recorder)
     assert files == {"/state.json": b"once more", "/state.json.next": b""}
+
+
+async def test_numbers_are_no_content(client: JournalClient, directory: RecordedDir):
+    """Python would make each of them as many zeros."""
+    number: Any = 5
+    fnode = directory.recorder.record_create(directory.path("recorded"))
+    with directory.open("file", "w") as file, pytest.raises(TypeError):
+        file.pwrite(number, 0)
+    with pytest.raises(TypeError):
+        directory.recorder.record_write_at(fnode, number, 0)
+    assert directory.path("file").read_bytes() == b""
+    await directory.recorder.barrier()
+    assert (await play(client)).files == {"/recorded": b"", "/file": b""}
 
 
 async def test_write_file_atomic_is_one_append_of_any_length(
