@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from gazette_aio.client import connect
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.support import listing
 
@@ -74,3 +77,33 @@ async def test_new_clients_after_a_fork(broker: StubBroker) -> None:
     assert first == left_behind == last == "parent 2"
     assert after == after_that == "child 2"
     assert while_connected.startswith("child this process was forked while a client was connected")
+
+
+async def test_a_client_of_another_thread_connects_meanwhile(
+    broker: StubBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It doesn't disturb the look at the clients that were connected before a fork."""
+    has_connected, may_close = threading.Event(), threading.Event()
+    process = os.getpid()
+
+    async def connects() -> None:
+        async with connect(broker.endpoint) as client:
+            client.context.dispatcher.default()
+            has_connected.set()
+            await asyncio.to_thread(may_close.wait, 30)
+
+    thread = threading.Thread(target=asyncio.run, args=(connects(),))
+
+    def connects_first() -> int:
+        if thread.ident is None:
+            thread.start()
+            assert has_connected.wait(30)
+        return process
+
+    async with connect(broker.endpoint) as one, connect(broker.endpoint) as two:
+        one.context.dispatcher.default()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", connects_first)
+            two.context.dispatcher.default()
+        may_close.set()
+        await asyncio.to_thread(thread.join, 30)

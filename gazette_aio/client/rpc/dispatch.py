@@ -53,7 +53,7 @@ _NO_BROKER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
 _SHORT_WAIT: Final = 1.0
 """Seconds of waiting for a broker that aren't worth a log record."""
 
-_connected: Final[weakref.WeakSet[Dispatcher[Any]]] = weakref.WeakSet()
+_connected: Final[set[weakref.ref[Dispatcher[Any]]]] = set()
 """Dispatchers with connections. One that is collected has none: gRPC closes its channels."""
 
 _of_parents: Final[list[object]] = []
@@ -63,7 +63,9 @@ _of_parents: Final[list[object]] = []
 def _check_process() -> None:
     # Race: gRPC polls in a thread, which a forked process doesn't have, although it has copies of
     # everything that waits for the thread: it would hang.
-    if _of_parents or any(each.is_of_parent() for each in _connected):
+    # Race: clients of other threads may connect meanwhile. A copy is made in one step.
+    connected = (each() for each in _connected.copy())
+    if _of_parents or any(each is not None and each.is_of_parent() for each in connected):
         raise pb.UsageError(
             "this process was forked while a client was connected, which gRPC doesn't survive; "
             "close clients before, or start processes by the method spawn"
@@ -178,7 +180,7 @@ class Dispatcher(Generic[MethodsT]):
             )
             self._loop = asyncio.get_running_loop()
             self._process = os.getpid()
-            _connected.add(self)
+            _connected.add(weakref.ref(self, _connected.discard))
         return self._default
 
     def connection(
@@ -363,7 +365,7 @@ class Dispatcher(Generic[MethodsT]):
         # Race: another task may have closed it too.
         if self._default is default:
             self._default = None
-            _connected.discard(self)
+            _connected.discard(weakref.ref(self))
 
     def end_from_anywhere(self, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have the event loop run `aclose()` of a client that was left behind.
