@@ -10,7 +10,9 @@ import os
 import secrets
 from typing import Any, Final, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.constants_ast import Constants
 
 T = TypeVar("T")
 
@@ -27,6 +29,10 @@ _COMMON: Final[dict[str, Any]] = {
     "print_blob": True,
     "suppress_health_check": [HealthCheck.too_slow],
 }
+# Hypothesis tries literals of the project's modules too: those which happen to be imported by then.
+pytest.MonkeyPatch().setattr(
+    "hypothesis.internal.conjecture.providers._get_local_constants", Constants
+)
 settings.register_profile("seeded", max_examples=EXAMPLES, derandomize=True, **_COMMON)
 settings.register_profile("long", max_examples=LONG_FACTOR * EXAMPLES, **_COMMON)
 
