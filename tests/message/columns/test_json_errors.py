@@ -205,6 +205,19 @@ def test_names_with_slashes():
     }
 
 
+NUMBERS_WITHOUT_BOUNDS = {
+    "1e99999999999999999999": 'Expected `int | null`, got `float` - at `$.v"`',
+    "-1.5e-99999999999999999999": 'Expected `int | null`, got `float` - at `$.v"`',
+    "9" * 5_000: "Integer value out of range - at `$[...]`",
+}
+
+
+@pytest.mark.parametrize(("number", "error"), NUMBERS_WITHOUT_BOUNDS.items())
+def test_any_number_is_refused_by_itself(number, error):
+    documents = [b'{"v\\"":%s}' % number.encode(), b'{"v\\"":1}', b'{"z":%s}' % number.encode()]
+    assert errors_of([('v"', pa.int8())], documents) == {0: error}
+
+
 def test_names_of_maps_may_have_several_values():
     entries = pa.struct([("x", pa.int8())])
     schema = pa.schema([("m", pa.map_(pa.string(), entries))])

@@ -29,7 +29,7 @@ class RowReader:
     def __init__(self, fields: list[Any], kinds: list[Any]) -> None:
         self._columns = [(field.name, kind) for field, kind in zip(fields, kinds, strict=True)]
         self._shape = Shape.of_object(fields)
-        self._check = msgspec.json.Decoder(_hint(self._shape), float_hook=Decimal).decode
+        self._check = msgspec.json.Decoder(_hint(self._shape), float_hook=str).decode
 
     def read(self, documents: list[bytes], errors: dict[int, Exception]) -> list[Any]:
         """Return columns of documents, whose bad ones have nulls.
