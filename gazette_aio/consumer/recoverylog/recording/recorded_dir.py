@@ -209,7 +209,7 @@ class RecordedDir:
     def write_file_atomic(
         self,
         name: str | os.PathLike[str],
-        chunks: bytes | bytearray | memoryview | Iterable[bytes],
+        chunks: bytes | bytearray | Iterable[bytes],
         *,
         temporary: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -226,11 +226,10 @@ class RecordedDir:
             RecorderError: Recording has failed.
         """
         temporary = temporary if temporary is not None else f"{os.fspath(name)}.next"
-        whole = (chunks,) if isinstance(chunks, bytes | bytearray | memoryview) else chunks
         with self.lock, self.recorder.atomic():
             with self.open(temporary, "w") as file:
                 offset = 0
-                for chunk in whole:
+                for chunk in (chunks,) if isinstance(chunks, bytes | bytearray) else chunks:
                     offset += file.pwrite(chunk, offset)
             self.rename(temporary, name)
 
