@@ -36,6 +36,7 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
         seconds: Time limit of an answer and of retries.
 
     Raises:
+        ValidationError: The name isn't valid.
         BrokerStatusError: The broker refused.
         TransportError: The RPC failed.
         OperationTimeoutError: No broker answers in time.
@@ -44,6 +45,7 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
     """
     context = client.context
     request = pb.ReadRequest(journal=encodable(journal), offset=-1, metadata_only=True)
+    context.rpc.check_request(request)  # Failures of attempts to read are retried.
     deadline = context.deadline("probe", seconds, journal=journal)
     attempts = Attempts(Operation.READ, context.retry_policy, request)
 
