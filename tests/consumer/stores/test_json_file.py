@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from blockbuster import blockbuster_ctx
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
@@ -21,6 +20,7 @@ from gazette_aio.consumer.stores import JSONFileStore
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, FencedError, StoreError
 from gazette_aio.testing import StubShard
+from tests.blocking import blocking_calls_refused
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.player.logs import is_there
 from tests.consumer.stores.databases import checkpoint_at
@@ -175,7 +175,7 @@ async def test_a_commit_that_waits_for_a_lock_ends_with_its_store(tmp_path: Path
 
 async def test_no_file_blocks_the_event_loop(tmp_path: Path) -> None:
     shard = StubShard("a-shard")
-    with blockbuster_ctx():
+    with blocking_calls_refused():
         store = JSONFileStore(None, {}, directory=tmp_path)
         await store.restore_checkpoint(shard)
         await store.start_commit(shard, checkpoint_at(1), ())

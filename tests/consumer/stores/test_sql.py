@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from blockbuster import blockbuster_ctx
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
@@ -29,6 +28,7 @@ from gazette_aio.protocol.errors import (
     StoreError,
 )
 from gazette_aio.testing import StubShard
+from tests.blocking import blocking_calls_refused
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.stores.databases import checkpoint_at, committed, engine, read, write
 from tests.waiting import eventually, turns
@@ -357,7 +357,7 @@ async def test_a_cancelled_statement_fails_the_commit(
 
 async def test_no_call_blocks_the_event_loop(db: AsyncEngine, shard: StubShard) -> None:
     await (await opened(db, shard)).destroy()  # What is imported and inspected first, may.
-    with blockbuster_ctx():
+    with blocking_calls_refused():
         store = await opened(db, shard)
         await write(store, shard.id, "one")
         await store.start_commit(shard, checkpoint_at(1), ())
