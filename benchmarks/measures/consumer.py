@@ -116,11 +116,14 @@ async def transact(client: JournalClient, application: CountEach, head: int) -> 
         hooks = Hooks(cast("Application[Any, Any]", application))
         loop = PrimaryLoop(shard, hooks, store, progress=progress)
         task = asyncio.create_task(loop.run(Checkpoint()))
-        waiting = asyncio.create_task(progress.wait_until({JOURNAL: head}))
-        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+        while not task.done() and not progress.covers({JOURNAL: head}):
+            changed = asyncio.create_task(progress.changed.wait())
+            await asyncio.wait((task, changed), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+        if task.done():
+            await task  # It has failed.
         task.cancel()
         await asyncio.wait((task,))
-        await waiting
     return sum(store.committed.values())
 
 
