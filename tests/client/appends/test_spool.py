@@ -50,6 +50,20 @@ def pattern(size: int, first: int = 0) -> bytes:
     return bytes((first + number // 251 + number) % 251 for number in range(size))
 
 
+class HeldCalls:
+    """Has the thread of such calls wait until the test lets it leave."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.entered = threading.Event()
+        self.left = threading.Event()
+
+    def __call__(self, name: str, _size: int) -> None:
+        if name == self._name:
+            self.entered.set()
+            assert self.left.wait(30)
+
+
 @pytest.fixture
 def tiny_spill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few bytes are long content."""
@@ -266,19 +280,13 @@ async def test_cancellation_within_a_call(
     cancelled: str,
 ) -> None:
     """The file is neither closed nor used by others before the thread has left it."""
-    entered, left = threading.Event(), threading.Event()
-
-    def stop(name: str, _size: int) -> None:
-        if name == stopped and not entered.is_set():
-            entered.set()
-            assert left.wait(30)
-
-    files = SpoolFiles(monkeypatch, stop)
+    held = HeldCalls(stopped)
+    files = SpoolFiles(monkeypatch, held)
     async with AppendService(client) as service:
         append = await service.start_append(JOURNAL)
         append.write(pattern(20))
         draining = asyncio.create_task(append.drain())
-        await in_thread(entered.wait, 30)
+        await in_thread(held.entered.wait, 30)
         if cancelled == "drain":
             draining.cancel()
         else:
@@ -286,7 +294,7 @@ async def test_cancellation_within_a_call(
         await turns(5)
         assert not draining.done()
         assert not any(file.closed for file in files.files)
-        left.set()
+        held.left.set()
         await asyncio.wait((draining,))
         assert draining.cancelled() == (cancelled == "drain")
         if cancelled == "drain":
@@ -310,28 +318,22 @@ async def test_an_append_that_ends_while_a_task_of_it_drains(
     monkeypatch: pytest.MonkeyPatch,
     is_kept: bool,
 ) -> None:
-    entered, left = threading.Event(), threading.Event()
-
-    def stop(name: str, _size: int) -> None:
-        if name == "write":
-            entered.set()
-            assert left.wait(30)
-
-    files = SpoolFiles(monkeypatch, stop)
+    held = HeldCalls("write")
+    files = SpoolFiles(monkeypatch, held)
     async with AppendService(client) as service:
         journals.gate.clear()
         dependency = AsyncOperation()
         first = await service.start_append(JOURNAL, [dependency])
         first.write(pattern(20))
         draining = asyncio.create_task(first.drain())
-        await in_thread(entered.wait, 30)
+        await in_thread(held.entered.wait, 30)
         if is_kept:
             first.release()
         else:
             first.roll_back(OSError("no"))
         following = asyncio.create_task(service.start_append(JOURNAL, [dependency]))
         await turns(5)
-        left.set()
+        held.left.set()
         await draining
         append = await following
         append.write(pattern(30, 1))
@@ -349,26 +351,20 @@ async def test_memory_that_becomes_free_while_a_task_of_an_append_drains(
     client: JournalClient, journals: MemoryJournals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Content that the next holder retains isn't in the file as well."""
-    entered, left = threading.Event(), threading.Event()
-
-    def stop(name: str, _size: int) -> None:
-        if name == "write":
-            entered.set()
-            assert left.wait(30)
-
-    files = SpoolFiles(monkeypatch, stop)
+    held = HeldCalls("write")
+    files = SpoolFiles(monkeypatch, held)
     async with AppendService(client) as service:
         dependency = AsyncOperation()
         first = await service.start_append(JOURNAL, [dependency])
         first.write(pattern(20))
         draining = asyncio.create_task(first.drain())
-        await in_thread(entered.wait, 30)
+        await in_thread(held.entered.wait, 30)
         first.release()
         client.context.append_memory.free_bytes = 50
         append = await service.start_append(JOURNAL, [dependency])
         assert client.context.append_memory.free_bytes == 30
         append.write(pattern(30, 1))
-        left.set()
+        held.left.set()
         await draining
         append.release()
         dependency.resolve()

@@ -372,19 +372,26 @@ async def test_a_resolution_that_is_never_released_holds_nothing_up_for_ever(cli
     await resolving.aclose()
 
 
+class HeldStore(TrackedStore):
+    """A store whose end waits for an event."""
+
+    def __init__(self, disk, may_end):
+        super().__init__(disk)
+        self._may_end = may_end
+
+    async def destroy(self):
+        await self._may_end.wait()
+        await super().destroy()
+
+
 async def test_a_replica_begins_only_after_its_predecessor_has_released_its_store(client):
     """The store may lock files, such as those of `directory=`."""
     may_end = asyncio.Event()
 
-    class Locking(TrackedStore):
-        async def destroy(self):
-            await may_end.wait()
-            await super().destroy()
-
     class Opening(Application):
         async def new_store(self, shard, recorder):
             assert all(each.is_destroyed for each in self.stores), "the directory is locked"
-            self.stores.append(Locking(Disk()))
+            self.stores.append(HeldStore(Disk(), may_end))
             return self.stores[-1]
 
     async with Group(client, application=Opening()) as group:
@@ -408,14 +415,9 @@ async def test_a_replica_begins_only_after_its_predecessor_has_released_its_stor
 async def test_a_resolution_ends_with_an_assignment_that_waits_for_the_predecessor(client):
     may_end = asyncio.Event()
 
-    class Locking(TrackedStore):
-        async def destroy(self):
-            await may_end.wait()
-            await super().destroy()
-
     class Opening(Application):
         async def new_store(self, shard, recorder):
-            self.stores.append(Locking(Disk()))
+            self.stores.append(HeldStore(Disk(), may_end))
             return self.stores[-1]
 
     async with Group(client, application=Opening()) as group:
