@@ -40,6 +40,16 @@ class Adapter(Protocol[T]):
         ...
 
 
+def require_adapter(adapter: object, expected: str) -> None:
+    """Check that an object is an Adapter.
+
+    Raises:
+        TypeError: It isn't `expected`, such as "an Adapter of a/journal".
+    """
+    if isinstance(adapter, type) or not isinstance(adapter, Adapter):
+        raise TypeError(f"adapter: expected {expected}, not {adapter!r}")
+
+
 AdapterBySpec = Callable[[pb.JournalSpec], Adapter[T]]
 """Returns the adapter of a journal's messages, given the specification of the journal."""
 

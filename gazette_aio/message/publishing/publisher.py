@@ -8,7 +8,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.aio.turns import Turns
-from gazette_aio.message.adapters.base import Adapter, TypedAdapter
+from gazette_aio.message.adapters.base import TypedAdapter, require_adapter
 from gazette_aio.message.publishing.backlog import MAX_BYTES, Queued
 from gazette_aio.message.publishing.blocks import ReservedBlock, block_of
 from gazette_aio.message.publishing.commits import Commits
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     import gazette_aio.protocol as pb
     from gazette_aio.client import AsyncAppend, AsyncJournalClient, Tracing
+    from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.mapping import Mapping, Target
     from gazette_aio.message.publishing.intent_record import AckIntent
     from gazette_aio.message.publishing.routes import Encoded
@@ -101,7 +102,7 @@ class Publisher(Generic[T]):
     ) -> None:
         if not hasattr(appends, "try_append"):
             raise TypeError(f"appends: expected client.appends, not {appends!r}")
-        _require_adapter(adapter)
+        require_adapter(adapter, "an Adapter, such as json_adapter()")
         if producer is not None and len(producer) != 6:
             raise ValidationError("a producer ID has six bytes")
         own = new_producer_id() if producer is None else ProducerID(producer)
@@ -136,7 +137,7 @@ class Publisher(Generic[T]):
         Raises:
             TypeError: `adapter` is no Adapter.
         """
-        _require_adapter(adapter)
+        require_adapter(adapter, "an Adapter, such as json_adapter()")
         view: Any = copy.copy(self)
         view._use(adapter)
         shared: Publisher[U] = view
@@ -601,8 +602,3 @@ class Publisher(Generic[T]):
         if held is not None and held.is_full:
             await self._commits.publish(held)
         await self._backlog.drained()
-
-
-def _require_adapter(adapter: object) -> None:
-    if isinstance(adapter, type) or not isinstance(adapter, Adapter):
-        raise TypeError(f"adapter: expected an Adapter, such as json_adapter(), not {adapter!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.message.adapters.base import Adapter
+from gazette_aio.message.adapters.base import Adapter, require_adapter
 from gazette_aio.message.envelopes.origin import JournalFormat, Origin
 from gazette_aio.message.framing import framing_by_content_type
 from gazette_aio.message.mapping import content_type_of
@@ -79,13 +79,8 @@ class JournalFormats(Generic[T]):
         except Exception as error:
             error.add_note(f"determining the adapter of {journal}")
             raise
-        _require_adapter(adapter, journal)
+        require_adapter(adapter, f"an Adapter of {journal}")
         return adapter
-
-
-def _require_adapter(adapter: object, journal: str) -> None:
-    if isinstance(adapter, type) or not isinstance(adapter, Adapter):
-        raise TypeError(f"adapter: expected an Adapter of {journal}, not {adapter!r}")
 
 
 def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
