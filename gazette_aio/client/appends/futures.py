@@ -22,7 +22,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
     from collections.abc import Set as AbstractSet
 
 _logger = logging.getLogger(__name__)
@@ -132,16 +132,16 @@ class OpFuture(_Future[T], abc.ABC):
         if self.done():
             observer()
         else:
-            self.operation.when_done(observer)
+            self.operation.observe(observer)
 
     def _check_awaitable(self) -> None:
         """Raise RuntimeError if the operation can't be awaited yet."""
 
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
         """Forget `fn`, and return how many times it was registered and not yet called."""
-        return self.operation.forget(
-            lambda seen: isinstance(seen, _Observer) and seen.future is self and seen.callback == fn
-        )
+        seen = [each for each in self.operation.observers(self) if each.callback == fn]
+        self.operation.forget(seen)
+        return len(seen)
 
     def _make_cancelled_error(self) -> asyncio.CancelledError:
         return asyncio.CancelledError()  # Asked for by `asyncio.gather()`.
@@ -186,11 +186,13 @@ _Watcher: TypeAlias = "Callable[[], None] | asyncio.Future[None]"
 class AsyncOperation(OpFuture[None]):
     """An operation that its owner resolves."""
 
-    __slots__ = ("_outcome", "_watchers", "has_released")
+    __slots__ = ("_observers", "_outcome", "_watchers", "has_released")
 
     def __init__(self) -> None:
         self._outcome: object = _PENDING
-        self._watchers: list[_Watcher] | None = None
+        # Thousands of appends may share a batch, each with a watcher that may leave again.
+        self._watchers: dict[_Watcher, None] | None = None  # In the order of their registration.
+        self._observers: dict[OpFuture[Any], list[_Observer]] | None = None
         self.has_released: bool = False
         """Whether a wait was ended before completion."""
 
@@ -211,7 +213,7 @@ class AsyncOperation(OpFuture[None]):
         if self._outcome is not _PENDING:
             raise asyncio.InvalidStateError("the operation was already resolved")
         self._outcome = error
-        watchers, self._watchers = self._watchers, None
+        watchers, self._watchers, self._observers = self._watchers, None, None
         for watcher in watchers or ():
             try:
                 if callable(watcher):
@@ -241,21 +243,38 @@ class AsyncOperation(OpFuture[None]):
         return None
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` within `resolve()`, or at once if that was called. It must not raise."""
+        """Call `callback` once within `resolve()`, or at once after that. It must not raise."""
         if self._outcome is not _PENDING:
             callback()
-        elif self._watchers is None:
-            self._watchers = [callback]
         else:
-            self._watchers.append(callback)
+            self._watch(callback)
 
-    def forget(self, is_meant: Callable[[_Watcher], bool]) -> int:
-        """Forget callbacks and waiters that weren't notified yet, and return their number."""
-        watchers = self._watchers or []
-        left = [watcher for watcher in watchers if not is_meant(watcher)]
-        forgotten = len(watchers) - len(left)
-        watchers[:] = left
-        return forgotten
+    def _watch(self, watcher: _Watcher) -> None:
+        if self._watchers is None:
+            self._watchers = {}
+        self._watchers[watcher] = None
+
+    def observe(self, observer: _Observer) -> None:
+        """Call `observer` upon completion. The operation is pending."""
+        self._watch(observer)
+        if self._observers is None:
+            self._observers = {}
+        self._observers.setdefault(observer.future, []).append(observer)
+
+    def observers(self, future: OpFuture[Any]) -> list[_Observer]:
+        """Return the observers of one future of the operation that weren't called yet."""
+        return [] if self._observers is None else self._observers.get(future, [])
+
+    def forget(self, observers: Iterable[_Observer]) -> None:
+        """Forget observers that weren't called yet."""
+        for observer in observers:
+            assert self._watchers is not None, "nothing was observed"
+            assert self._observers is not None, "nothing was observed"
+            del self._watchers[observer]
+            left = self._observers[observer.future]
+            left.remove(observer)
+            if not left:
+                del self._observers[observer.future]
 
     def release(self, future: OpFuture[Any]) -> bool:
         """Call the callbacks by which cancelled tasks, or the running task, wait for `future`.
@@ -264,11 +283,7 @@ class AsyncOperation(OpFuture[None]):
             Whether there were any.
         """
         # Invariant: a task waits in one function at a time, which was the last to register.
-        last = {
-            seen.task: seen
-            for seen in self._watchers or ()
-            if isinstance(seen, _Observer) and seen.task is not None and seen.future is future
-        }
+        last = {seen.task: seen for seen in self.observers(future) if seen.task is not None}
         released = [seen for seen in last.values() if seen.is_being_cancelled()]
         running = asyncio.current_task()
         if not released and running in last:
@@ -277,7 +292,7 @@ class AsyncOperation(OpFuture[None]):
         if not released:
             return False
         self.has_released = True
-        self.forget(lambda seen: seen in released)
+        self.forget(released)
         for observer in released:
             observer()
         return True
@@ -289,19 +304,18 @@ class AsyncOperation(OpFuture[None]):
         """
         # Race: each task that awaits has a future of its own: cancelling one concerns no other.
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Hot: a future among the watchers spares a function for each.
         if self._outcome is not _PENDING:
             future.set_result(None)
         elif self._watchers is None:
-            self._watchers = [future]
+            self._watchers = {future: None}
         else:
-            self._watchers.append(future)
+            self._watchers[future] = None  # Hot: a future spares a function for each.
         return future
 
     def leave(self, waiter: asyncio.Future[None]) -> None:
         """Forget a waiter, which may have been notified."""
-        if self._watchers is not None and waiter in self._watchers:
-            self._watchers.remove(waiter)
+        if self._watchers is not None:
+            self._watchers.pop(waiter, None)
 
     def __repr__(self) -> str:
         if self._outcome is _PENDING:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,7 +131,7 @@ async def test_as_completed(pending: Pending) -> None:
     gate = asyncio.Event()
     task = asyncio.create_task(some_task(gate))
     pending.complete()
-    results = []
+    results: list[Any] = []
     for earliest in asyncio.as_completed([task, pending.future]):
         results.append(await earliest)
         gate.set()
@@ -172,6 +174,45 @@ async def test_cancelling_who_gathers(pending: Pending, return_exceptions: bool)
     second.resolve()
     await is_untouched(pending)
     await other
+
+
+async def calls_to_break_off(functions: list[Callable[[], Awaitable[Any]]]) -> int:
+    """Count the calls that it takes to cancel tasks, each of which waits in one function."""
+    tasks = [await starts_waiting(function()) for function in functions]
+    calls = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    sys.setprofile(count)
+    try:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    finally:
+        sys.setprofile(None)
+    assert all(task.cancelled() for task in tasks)
+    return calls
+
+
+@pytest.mark.parametrize("form", ["gather", "wait", "tasks"])
+async def test_breaking_off_thousands_of_waits_takes_time_in_proportion(
+    journals: MemoryJournals, service: AppendService, form: str
+) -> None:
+    journals.gate.clear()
+    appends = [await write(service, JOURNAL, b"content") for _ in range(800)]
+
+    async def calls(part: list[AsyncAppend]) -> int:
+        if form == "gather":
+            return await calls_to_break_off([lambda: asyncio.gather(*part)])
+        if form == "wait":
+            return await calls_to_break_off([lambda: asyncio.wait(part)])
+        return await calls_to_break_off([partial(asyncio.shield, each) for each in part])
+
+    assert await calls(appends) < 5 * await calls(appends[:200])
+    journals.gate.set()
+    await asyncio.gather(*appends)
 
 
 async def test_cancelling_who_waits(pending: Pending) -> None:
