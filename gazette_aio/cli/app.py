@@ -41,6 +41,7 @@ _COMMANDS = {
     "print-config": "gazette_aio.cli.tools.print_config",
     "serve": "gazette_aio.cli.serve",
     "shards": "gazette_aio.cli.shards.commands",
+    "token": "gazette_aio.cli.tools.token",
 }
 
 

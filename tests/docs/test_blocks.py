@@ -146,8 +146,10 @@ def parse_commands(block: Block) -> None:
     lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
     assert lines, f"{block}: no commands"
     for line in lines:
-        last = line.rpartition(" | ")[2].partition(" > ")[0].removesuffix(" &")
-        name, *args = shlex.split(last)
+        last, _, written = line.rpartition(" | ")[2].removesuffix(" &").partition(" > ")
+        if written:
+            Path(written).touch()  # Later commands may require it.
+        name, *args = shlex.split(last.partition(" < ")[0])
         if name == "make":
             continue
         if name == "gazette-aio":
@@ -155,7 +157,8 @@ def parse_commands(block: Block) -> None:
             while isinstance(command, click.Group):
                 command = command.get_command(click.Context(command), args.pop(0))
             assert command is not None, f"{block}: {line}"
-            command.make_context("documented", args)
+            with command.make_context("documented", args):  # Closes what it opens.
+                pass
 
 
 def test_pages_have_blocks():

@@ -100,6 +100,30 @@ def decode_token(token: str, keys: Iterable[bytes], now: float) -> Claims:
     Raises:
         AuthorizationError: The token is malformed, isn't signed by any of the keys, or isn't valid.
     """
+    head, body, signature, algorithm = _parts(token)
+    # Every key is tried, so that the time doesn't reveal which key matched. Texts are compared:
+    # bits of the last character which no byte holds would be free otherwise.
+    matches = [
+        hmac.compare_digest(_signature(key, f"{head}.{body}", algorithm), signature) for key in keys
+    ]
+    if not any(matches):
+        raise AuthorizationError("token signature is invalid: signature is invalid")
+    claims = _claims(body)
+    _check_times(claims, now)
+    return claims
+
+
+def unverified_claims(token: str) -> Claims:
+    """Return what a token claims, to show it. Neither its signature nor its times are checked.
+
+    Raises:
+        AuthorizationError: The token is malformed.
+    """
+    return _claims(_parts(token)[1])
+
+
+def _parts(token: str) -> tuple[str, str, str, str]:
+    """Return the header, payload and signature of a token, and the algorithm of its header."""
     if len(token) > _MAX_TOKEN_LENGTH or token.count(".") != 2:
         raise _malformed("a token has three parts, and at most 64 KiB")
     head, body, signature = token.split(".")
@@ -111,16 +135,7 @@ def decode_token(token: str, keys: Iterable[bytes], now: float) -> Claims:
         raise AuthorizationError(
             f"token signature is invalid: signing method is none of {', '.join(_HASHES)}"
         )
-    # Every key is tried, so that the time doesn't reveal which key matched. Texts are compared:
-    # bits of the last character which no byte holds would be free otherwise.
-    matches = [
-        hmac.compare_digest(_signature(key, f"{head}.{body}", algorithm), signature) for key in keys
-    ]
-    if not any(matches):
-        raise AuthorizationError("token signature is invalid: signature is invalid")
-    claims = _claims(_decode_json(body, "payload", _Payload, folds_names=True))
-    _check_times(claims, now)
-    return claims
+    return head, body, signature, algorithm
 
 
 def _malformed(reason: str) -> AuthorizationError:
@@ -157,7 +172,8 @@ def _decode_json(part: str, what: str, as_type: type[T], *, folds_names: bool = 
         raise _malformed(f"its {what}: {str(error)[:200]}") from None
 
 
-def _claims(payload: _Payload) -> Claims:
+def _claims(body: str) -> Claims:
+    payload = _decode_json(body, "payload", _Payload, folds_names=True)
     selector = payload.sel or _Selector()
     audience = payload.aud or ()
     return Claims(
