@@ -15,7 +15,7 @@ from gazette_aio.consumer.allocator.batches import pack
 from gazette_aio.consumer.allocator.convergence import Convergence
 from gazette_aio.consumer.allocator.model import change_summary
 from gazette_aio.consumer.allocator.solver import solve
-from gazette_aio.consumer.keyspace.errors import KeyValueStoreError
+from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreRefusedError
 from gazette_aio.consumer.keyspace.operations import Compare
 from gazette_aio.protocol.errors import GazetteError
 
@@ -98,6 +98,7 @@ class Allocator:
 
         Raises:
             MemberLostError: The key of this member is gone.
+            StoreRefusedError: The store refuses a transaction, as for a missing permission.
 
         Cancellation: safe — a transaction under way may take effect.
         """
@@ -129,6 +130,8 @@ class Allocator:
                 if not result.succeeded:
                     raise KeyValueStoreError("transaction checks did not succeed")
                 applied = result.header.revision
+        except StoreRefusedError:
+            raise  # It would refuse each repetition, too.
         except KeyValueStoreError as error:
             _logger.warning("converge iteration failed (will retry): %s", error)
             self._failures += 1

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import anyio
@@ -14,7 +15,7 @@ from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.retry import backoff
-from gazette_aio.consumer.allocator.allocate import Allocator
+from gazette_aio.consumer.allocator.allocate import Allocator, MemberLostError
 from gazette_aio.consumer.allocator.announce import Announcement
 from gazette_aio.consumer.allocator.exit_reminder import ExitReminder
 from gazette_aio.consumer.allocator.model import MemberID
@@ -31,7 +32,7 @@ from gazette_aio.protocol.errors import UsageError, within
 from gazette_aio.protocol.validation.rules import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
 
     from gazette_aio.consumer.allocator.allocate import Round
     from gazette_aio.consumer.allocator.model import GroupEntry
@@ -160,7 +161,8 @@ class MemberSession(Owner):
         Raises:
             LeaseLostError: The lease is lost, and others may hold the member's shards already.
             MemberLostError: Another process has deleted the key of this member.
-            StoreRefusedError: Another process has modified the key, so that the member can't exit.
+            StoreRefusedError: Another process has modified the key, so that the member can't exit,
+                or the store refuses the transactions by which this member, as leader, allocates.
             KeySpaceError: The store contradicts itself.
             KeyValueStoreError: The store refuses to be followed.
 
@@ -211,22 +213,47 @@ class MemberSession(Owner):
         assert self._end is not None
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_lose, lease)
+                tasks.start_soon(self._tell, partial(_lose, lease))
                 announcement = await self._join(lease)
-                tasks.start_soon(self.key_space.watch)
-                tasks.start_soon(self._exit, announcement)
+                tasks.start_soon(self._tell, self.key_space.watch)
+                tasks.start_soon(self._tell, self._lose_key)
+                tasks.start_soon(self._tell, partial(self._exit, announcement))
                 self._has_joined.set()
-                with self._allocating:
+                with self._allocating, _explained("allocating shards"):
                     await self._allocator.run()
-                self._end.set_result(self._has_handed_over())
+                self._settle(end=self._has_handed_over())
         except ExceptionGroup as group:
-            if not self._end.done():
-                self._end.set_exception(group.exceptions[0])
+            self._settle(end=group.exceptions[0])
+
+    async def _tell(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a part of the work, and tell its error at once.
+
+        The task group ends only after a solution under way, which nothing interrupts.
+        """
+        try:
+            await work()
+        except Exception as error:
+            self._settle(end=error)
+            raise
+
+    def _settle(self, *, end: bool | Exception) -> None:
+        """Tell how the membership ended, unless that's told."""
+        assert self._end is not None
+        if self._end.done():
+            return
+        if isinstance(end, Exception):
+            self._end.set_exception(end)
+        else:
+            self._end.set_result(end)
 
     def _ended(self) -> None:
-        if self._end is not None and not self._end.done():
-            self._end.set_result(False)
+        self._settle(end=False)
         self._has_joined.set()
+
+    async def _lose_key(self) -> None:
+        while self.group.local_member is not None:
+            await self.key_space.next_change()
+        raise MemberLostError("member key not found in Etcd")
 
     async def _join(self, lease: Lease) -> Announcement:
         with _explained("announcing the member"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
 
 from gazette_aio.aio.finish import finish
-from gazette_aio.consumer.allocator import announce, exit_reminder
+from gazette_aio.consumer.allocator import allocate, announce, exit_reminder
 from gazette_aio.consumer.allocator.allocate import MemberLostError
 from gazette_aio.consumer.allocator.session import MemberSession
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
@@ -344,6 +345,50 @@ async def test_a_deleted_member_ends_the_session(store):
         await store.transact((), [Delete(KEYS.member("zone", "aaaa"))])
         with pytest.raises(MemberLostError, match="member key not found in Etcd"):
             await session.wait()
+
+
+async def expired(store, raw):
+    await store.end_lease(raw.lease)
+
+
+async def deleted(store, raw):
+    await store.transact((), [Delete(raw.key)])
+
+
+@pytest.mark.parametrize("lost", [expired, deleted])
+async def test_a_loss_is_told_while_the_leader_solves(monkeypatch, lost):
+    solving, solved = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def solve(_):
+        loop.call_soon_threadsafe(solving.set)
+        solved.wait()
+        return []
+
+    monkeypatch.setattr(allocate, "solve", solve)
+    async with EmbeddedStore() as store:
+        store.end_lease = store.expire
+        async with member(store, "aaaa") as session:
+            await solving.wait()
+            try:
+                await lost(store, session.group.local_member.raw)
+                with pytest.raises((LeaseLostError, MemberLostError)):
+                    await asyncio.wait_for(session.wait(), 10)
+            finally:
+                solved.set()
+
+
+async def test_a_refused_transaction_of_the_leader_ends_the_session():
+    class Refusing(EmbeddedStore):
+        async def transact(self, compares, operations, otherwise=()):
+            if any(each.key.startswith("/root/assign/") for each in operations):
+                raise StoreRefusedError("etcdserver: permission denied", code="PERMISSION_DENIED")
+            return await super().transact(compares, operations, otherwise)
+
+    async with no_leaks(), Refusing() as store, member(store, "aaaa") as session:
+        await add_shards(store, 1)
+        with pytest.raises(StoreRefusedError, match=r"allocating shards: .*permission denied"):
+            await asyncio.wait_for(session.wait(), 10)
 
 
 async def test_a_member_that_was_changed_by_others_cannot_exit(store):

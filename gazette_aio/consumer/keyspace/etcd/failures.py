@@ -29,7 +29,8 @@ _REFUSED: Final = frozenset(
     }
 )
 _COMPACTED: Final = "required revision has been compacted"
-_BUSY: Final = "etcdserver: too many requests"
+_BUSY: Final = ("etcdserver: too many requests", "etcdserver: mvcc: database space exceeded")
+"""Texts of RESOURCE_EXHAUSTED that pass, as other ones don't."""
 _STALE_TOKEN: Final = (
     "etcdserver: invalid auth token",
     "etcdserver: revision of auth store is old",
@@ -58,7 +59,7 @@ def failure(code: str, text: str, *, writes: bool) -> KeyValueStoreError:
     """
     if _COMPACTED in text:
         return CompactedError(0)
-    if text == _BUSY or (code == "UNAVAILABLE" and text.startswith(_NOT_BEGUN)):
+    if text in _BUSY or (code == "UNAVAILABLE" and text.startswith(_NOT_BEGUN)):
         return StoreUnavailableError(text, code=code)
     if code in _REFUSED:
         return StoreRefusedError(text, code=code)

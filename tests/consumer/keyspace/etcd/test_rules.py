@@ -42,7 +42,7 @@ from gazette_aio.protocol.errors import ConfigurationError
         ("UNKNOWN", "context canceled", StoreUnavailableError, False),
         ("INVALID_ARGUMENT", "etcdserver: duplicate key given in txn request", StoreRefusedError, False),
         ("NOT_FOUND", "etcdserver: requested lease not found", StoreRefusedError, False),
-        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", StoreRefusedError, False),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", StoreUnavailableError, True),
         ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", CompactedError, False),
         ("DATA_LOSS", "etcdserver: corrupt cluster", KeyValueStoreError, False),
     ],
