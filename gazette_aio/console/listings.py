@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.task import start_task
 from gazette_aio.client import list_all_journals
-from gazette_aio.console.exchange import CALL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     import gazette_aio.protocol as pb
-    from gazette_aio.console.exchange import OpenClient
+    from gazette_aio.client import JournalClient
+
+    OpenClient = Callable[[pb.Authorizer], AbstractAsyncContextManager[JournalClient]]
+    """Opens a client of the brokers with an authorizer."""
+
+CALL_SECONDS: Final = 20.0
+"""Seconds of a call to brokers or members."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

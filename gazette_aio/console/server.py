@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.console.assets import read_assets
-from gazette_aio.console.doors import Doors
 from gazette_aio.console.guards import LOOPBACK_HOSTS
 from gazette_aio.console.listings import ListingLimits, Listings
+from gazette_aio.console.routes import Site, application
 from gazette_aio.console.tails import TailLimits, Tails
 from gazette_aio.serving.address import listen_address
 from gazette_aio.serving.http_site import SiteRunner
@@ -16,7 +16,8 @@ from gazette_aio.serving.http_site import SiteRunner
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gazette_aio.console.exchange import OpenClient, OpenShards
+    from gazette_aio.console.listings import OpenClient
+    from gazette_aio.console.routes import OpenShards
 
 
 class Console:
@@ -73,17 +74,16 @@ class Console:
 
         Cancellation: safe, if `stop()` is called.
         """
-        assets = await in_thread(read_assets)
-        doors = Doors(
-            self._open_client,
-            assets,
-            self._hosts,
+        site = Site(
+            open_client=self._open_client,
+            open_shards=self._open_shards,
+            assets=await in_thread(read_assets),
+            hosts=self._hosts,
             tails=self._tails,
             listings=self._listings,
-            open_shards=self._open_shards,
             read_only=self._read_only,
         )
-        runner = self._runner = SiteRunner(doors.application())
+        runner = self._runner = SiteRunner(application(site))
         self._port = await runner.listen(self._host, self._port)
 
     async def flush(self) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol.consumer as pc
 from gazette_aio.protocol.shown import shown_name
@@ -19,52 +17,11 @@ _STEP: Final = 64
 """Shards between turns of other tasks."""
 
 
-class ShardRow(msgspec.Struct, frozen=True, rename="camel"):
-    """A shard in the list."""
+def shard_row(shard: pc.ListResponse.Shard) -> dict[str, Any]:
+    """Return the row of a listed shard.
 
-    id: str
-    status: str
-    """Status of the shard, reduced from the reports of its members."""
-    members: tuple[str, ...]
-    """Members of the shard with their statuses, the primary first."""
-    sources: tuple[str, ...]
-    """Journals that the shard reads."""
-    problems: tuple[str, ...]
-    """Errors that members report."""
-
-
-class SourceLag(msgspec.Struct, frozen=True, rename="camel"):
-    """Lag of a shard in one source."""
-
-    journal: str
-    bytes: str
-    """Bytes left to read, in decimal digits; empty if the journal isn't served."""
-
-
-class ShardLag(msgspec.Struct, frozen=True, rename="camel"):
-    """Lag of a shard in all sources."""
-
-    id: str
-    bytes: str
-    """Bytes left to read in all sources, in decimal digits; empty if a source's lag is unknown."""
-    sources: tuple[SourceLag, ...]
-    """Lags by source; empty if no primary reports the progress of the shard."""
-
-
-class ShardPage(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of the list."""
-
-    total: int
-    """Number of shards that the selector matches."""
-    matched: int
-    """Number of these shards whose ID contains the text."""
-    offset: int
-    """Number of shards before the first row."""
-    rows: tuple[ShardRow, ...]
-
-
-def shard_row(shard: pc.ListResponse.Shard) -> ShardRow:
-    """Return the row of a listed shard."""
+    Its status is reduced from the reports of its members. The primary is the first member.
+    """
     reduced = pc.ReplicaStatus()
     for status in shard.status:
         pc.reduce_status(reduced, status)
@@ -74,39 +31,40 @@ def shard_row(shard: pc.ListResponse.Shard) -> ShardRow:
     ]
     if 0 < shard.route.primary < len(members):
         members.insert(0, members.pop(shard.route.primary))
-    return ShardRow(
-        id=shard.spec.id,
-        status=shown_name(pc.ReplicaStatus.Code, reduced.code),
-        members=tuple(members),
-        sources=tuple(source.journal for source in shard.spec.sources),
-        problems=tuple(error for status in shard.status for error in status.errors),
-    )
+    return {
+        "id": shard.spec.id,
+        "status": shown_name(pc.ReplicaStatus.Code, reduced.code),
+        "members": members,
+        "sources": [source.journal for source in shard.spec.sources],
+        "problems": [error for status in shard.status for error in status.errors],
+    }
 
 
-def shard_lag(shard: str, lag: Lag) -> ShardLag:
-    """Return the lag of a shard, by its ID."""
+def shard_lag(shard: str, lag: Lag) -> dict[str, Any]:
+    """Return the lag of a shard in all sources and in each, as bytes in decimal digits.
+
+    The lag is empty if a source's lag is unknown. It has no sources if no primary reports the
+    progress of the shard.
+    """
     by_source = lag or {}
     known = [left for left in by_source.values() if left is not None]
     is_known = lag is not None and len(known) == len(by_source)
-    return ShardLag(
-        id=shard,
-        bytes=str(sum(known)) if is_known else "",
-        sources=tuple(
-            SourceLag(journal=journal, bytes="" if left is None else str(left))
-            for journal, left in by_source.items()
-        ),
-    )
+    sources = [
+        {"journal": journal, "bytes": "" if left is None else str(left)}
+        for journal, left in by_source.items()
+    ]
+    return {"id": shard, "bytes": str(sum(known)) if is_known else "", "sources": sources}
 
 
 def shard_page(
     shards: Sequence[pc.ListResponse.Shard], text: str, offset: int, limit: int
-) -> Generator[None, None, ShardPage]:
+) -> Generator[None, None, dict[str, Any]]:
     """Return the rows from `offset` on of the shards whose ID contains a text, ignoring case.
 
     The generator yields between steps of bounded length.
     """
     wanted = text.casefold()
-    rows: list[ShardRow] = []
+    rows: list[dict[str, Any]] = []
     matched = 0
     for number, shard in enumerate(shards, 1):
         if wanted in shard.spec.id.casefold():
@@ -115,4 +73,4 @@ def shard_page(
             matched += 1
         if number % _STEP == 0:
             yield
-    return ShardPage(total=len(shards), matched=matched, offset=offset, rows=tuple(rows))
+    return {"total": len(shards), "matched": matched, "rows": rows}

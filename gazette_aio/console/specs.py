@@ -18,16 +18,6 @@ MAX_TEXT: Final = 64 << 10
 _SOURCE: Final = "spec"
 
 
-class SpecText(msgspec.Struct, frozen=True, rename="camel"):
-    """A spec to edit."""
-
-    name: str
-    revision: str
-    """Revision of the last change, in decimal digits; an edit expects it."""
-    text: str
-    """The spec as YAML, without its revision."""
-
-
 class SpecEdit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """An edited spec."""
 
@@ -38,38 +28,10 @@ class SpecEdit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     text: str
 
 
-class FieldDifference(msgspec.Struct, frozen=True, rename="camel"):
-    """A field that an edit changes."""
-
-    path: str
-    old: str | None
-    """None for no value."""
-    new: str | None
-
-
-class SpecReview(msgspec.Struct, frozen=True, rename="camel"):
-    """Effect that an edit would have."""
-
-    name: str
-    action: str
-    """`create`, `update` or `keep`."""
-    fields: tuple[FieldDifference, ...]
-    conflict: str
-    """Reason for which brokers would refuse the edit, or empty."""
-
-
-class SpecApplied(msgspec.Struct, frozen=True, rename="camel"):
-    """An edit that was applied."""
-
-    name: str
-    revision: str
-    """Revision of the key space after the edit."""
-
-
-def spec_text(journal: pb.ListResponse.Journal) -> SpecText:
-    """Return the spec of a listed journal as text."""
+def spec_text(journal: pb.ListResponse.Journal) -> dict[str, str]:
+    """Return the spec of a listed journal as YAML without its revision, which an edit expects."""
     text = pb.dump_journal_space(pb.Node(spec=journal.spec))
-    return SpecText(name=journal.spec.name, revision=str(journal.mod_revision), text=text)
+    return {"name": journal.spec.name, "revision": str(journal.mod_revision), "text": text}
 
 
 def edit_request(edit: SpecEdit) -> pb.ApplyRequest:
@@ -82,7 +44,7 @@ def edit_request(edit: SpecEdit) -> pb.ApplyRequest:
         raise pb.ValidationError(f"a spec has at most {MAX_TEXT} characters")
     if not (edit.revision.isascii() and edit.revision.isdigit() and len(edit.revision) < 19):
         raise pb.ValidationError("expected the revision that the edit is based on")
-    pb.validate_journal(edit.name)
+    pb.validate_journal(edit.name, allow_parent=False)
     request = pb.load_journal_space(edit.text, source=_SOURCE).to_apply_request()
     if len(request.changes) != 1 or not request.changes[0].HasField("upsert"):
         raise pb.ValidationError("expected the spec of one journal, without `delete`")
@@ -98,23 +60,25 @@ def edit_request(edit: SpecEdit) -> pb.ApplyRequest:
     return request
 
 
-def review(request: pb.ApplyRequest, present: Mapping[str, pb.ListResponse.Journal]) -> SpecReview:
+def review(
+    request: pb.ApplyRequest, present: Mapping[str, pb.ListResponse.Journal]
+) -> dict[str, Any]:
     """Return the effect that the request of an edit would have.
 
     Args:
         request: The request.
         present: The present journal by its name; empty if it doesn't exist.
+
+    Returns:
+        The `action`, which is `create`, `update` or `keep`; the `fields` that it changes, with
+        None for no value; and `conflict`, the reason for which brokers would refuse it, or empty.
     """
     [change] = compare(request.changes, present)
-    return SpecReview(
-        name=change.journal,
-        action=change.action,
-        fields=tuple(
-            FieldDifference(path=path, old=_shown(old), new=_shown(new))
-            for path, (old, new) in change.fields.items()
-        ),
-        conflict=change.conflict,
-    )
+    fields = [
+        {"path": path, "old": _shown(old), "new": _shown(new)}
+        for path, (old, new) in change.fields.items()
+    ]
+    return {"action": change.action, "fields": fields, "conflict": change.conflict}
 
 
 def _shown(value: Any) -> str | None:

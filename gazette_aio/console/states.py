@@ -9,7 +9,6 @@ from gazette_aio.message.core.rules import ACK, ProducerBounds, QueueOutcome, st
 from gazette_aio.message.uuid import get_clock, get_flags, get_producer_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from uuid import UUID
 
 State = Literal["committed", "pending", "rolled-back", "duplicate", "acknowledgement", "plain"]
@@ -103,8 +102,3 @@ class MessageStates:
         if len(self._pending) > self._most_pending:
             eldest, at = self._pending.popleft()
             eldest.pending.pop(at, None)
-
-
-def in_order(settled: Iterable[Settled]) -> list[tuple[str, str]]:
-    """Return settled messages in the page's form: offsets in decimal digits, and states."""
-    return [(str(each.begin), each.state) for each in settled]

@@ -9,7 +9,7 @@ import msgspec
 
 import gazette_aio.protocol as pb
 from gazette_aio.console.message_uuids import text_of, uuid_reader
-from gazette_aio.console.states import MessageStates, Settled, in_order
+from gazette_aio.console.states import MessageStates, Settled
 from gazette_aio.message.adapters.json_types import DEFAULT_UUID_PATH
 from gazette_aio.message.framing.registry import find_framing
 from gazette_aio.message.uuid import clock_as_time, get_clock, get_producer_id
@@ -64,23 +64,6 @@ class TextForm:
         yield tail_event(end, {"begin": str(begin), "end": str(end), "text": text})
 
 
-class ShownMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """A message of a tail."""
-
-    begin: str
-    end: str
-    state: str
-    """A `State`, or `unreadable` for bytes that aren't a message."""
-    producer: str
-    """ID of the producer as hexadecimal digits, or empty."""
-    time: str
-    """Time of the clock as ISO 8601, or empty."""
-    text: str
-    """First bytes of the message."""
-    is_cut: bool
-    """Whether the message has more bytes."""
-
-
 class MessageForm:
     """Content message by message, with their states.
 
@@ -125,7 +108,7 @@ class MessageForm:
             self._decoder.jump(end - len(content))
             self._is_within = False
         self._decoder.feed(content)
-        shown: list[ShownMessage] = []
+        shown: list[dict[str, Any]] = []
         settled: list[Settled] = []
         while (message := self._next(settled)) is not None:
             shown.append(message)
@@ -135,7 +118,7 @@ class MessageForm:
         if shown:
             yield _messages_event(shown, settled)
 
-    def _next(self, settled: list[Settled]) -> ShownMessage | None:
+    def _next(self, settled: list[Settled]) -> dict[str, Any] | None:
         while True:
             try:
                 frame = self._decoder.next_frame()
@@ -153,15 +136,15 @@ class MessageForm:
             state, others = self._states.take(frame.begin, uuid)
             settled += others
             is_plain = state == "plain"
-            return ShownMessage(
-                begin=str(frame.begin),
-                end=str(frame.end),
-                state=state,
-                producer="" if is_plain else get_producer_id(uuid).hex(),
-                time="" if is_plain else _time(get_clock(uuid)),
-                text=_text(frame.payload),
-                is_cut=len(frame.payload) > _SHOWN_BYTES,
-            )
+            return {
+                "begin": str(frame.begin),
+                "end": str(frame.end),
+                "state": state,
+                "producer": "" if is_plain else get_producer_id(uuid).hex(),
+                "time": "" if is_plain else _time(get_clock(uuid)),
+                "text": _text(frame.payload),
+                "isCut": len(frame.payload) > _SHOWN_BYTES,
+            }
 
 
 def _time(clock: int) -> str:
@@ -172,21 +155,14 @@ def _text(payload: bytes) -> str:
     return text_of(payload, _SHOWN_BYTES)
 
 
-def _unreadable(begin: int, end: int, text: str) -> ShownMessage:
-    return ShownMessage(
-        begin=str(begin),
-        end=str(end),
-        state="unreadable",
-        producer="",
-        time="",
-        text=text,
-        is_cut=False,
-    )
+def _unreadable(begin: int, end: int, text: str) -> dict[str, Any]:
+    place = {"begin": str(begin), "end": str(end)}
+    return {**place, "state": "unreadable", "producer": "", "time": "", "text": text}
 
 
-def _messages_event(shown: list[ShownMessage], settled: list[Settled]) -> bytes:
-    data = {"messages": shown, "settled": in_order(settled)}
-    return tail_event(int(shown[-1].end), data)
+def _messages_event(shown: list[dict[str, Any]], settled: list[Settled]) -> bytes:
+    states = [(str(each.begin), each.state) for each in settled]
+    return tail_event(int(shown[-1]["end"]), {"messages": shown, "settled": states})
 
 
 def tail_event(end: int, data: Any) -> bytes:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.client import get_journal
 from gazette_aio.client.reads.head import head_of
-from gazette_aio.console.tail_forms import MessageForm, TailForm, TextForm, problem_event
+from gazette_aio.console.tail_forms import problem_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.client import JournalClient, RetryReader
+    from gazette_aio.console.tail_forms import TailForm
+
+HEAD_SECONDS: Final = 5.0
+"""Seconds within which a broker must answer with a write head."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,6 @@ class TailLimits:
         event_bytes: Most bytes of content of an event.
         quiet_seconds: Seconds without content after which an empty event is sent.
         write_seconds: Seconds after which a browser that doesn't receive is disconnected.
-        answer_seconds: Seconds within which a broker must answer with the write head.
     """
 
     count: int = 16
@@ -39,7 +40,6 @@ class TailLimits:
     event_bytes: int = 16 << 10
     quiet_seconds: float = 15.0
     write_seconds: float = 20.0
-    answer_seconds: float = 5.0
 
 
 class Tails:
@@ -62,25 +62,17 @@ class Tails:
             task.cancel()
 
     async def answer(
-        self,
-        request: web.Request,
-        opening: AbstractAsyncContextManager[JournalClient],
-        journal: str,
-        *,
-        messages: bool = False,
-        uuid_path: str = "",
+        self, request: web.Request, client: JournalClient, journal: str, form: TailForm
     ) -> web.StreamResponse:
         """Answer a request with a tail.
 
         Args:
             request: The request.
-            opening: Client of the browser.
+            client: Client of the browser.
             journal: Name of the journal.
-            messages: Whether to send messages with their states, and not text.
-            uuid_path: Members that lead to the UUID of a JSON document; empty for the usual one.
+            form: Form in which the content is sent.
 
         Raises:
-            ValidationError: The journal has no framing, or messages without UUIDs.
             HTTPServiceUnavailable: There are too many tails.
             GazetteError: A request to the brokers failed.
 
@@ -92,28 +84,22 @@ class Tails:
         assert task is not None
         self._tasks.add(task)
         try:
-            async with opening as client:
-                # Refusals come before the answer begins, and thus have a status.
-                form: TailForm = TextForm()
-                if messages:
-                    seconds = self._limits.answer_seconds
-                    spec = (await get_journal(client, journal, timeout=seconds)).spec
-                    form = MessageForm(spec, uuid_path)
-                head = await head_of(client, journal, self._limits.answer_seconds)
-                response = web.StreamResponse()
-                response.content_type = "text/event-stream"
-                response.charset = "utf-8"
-                await response.prepare(request)
-                recent = self._limits.recent_bytes
-                begin = max(head - (form.recent_bytes if recent is None else recent), 0)
-                form.begin(begin)
-                wanted = pb.ReadRequest(journal=journal, offset=begin, block=True)
-                try:
-                    async with client.read(wanted) as reader:
-                        await self._send(reader, form, request, response)
-                except ConnectionError:
-                    pass  # The browser has gone.
-                return response
+            # Refusals come before the answer begins, and thus have a status.
+            head = await head_of(client, journal, HEAD_SECONDS)
+            response = web.StreamResponse()
+            response.content_type = "text/event-stream"
+            response.charset = "utf-8"
+            await response.prepare(request)
+            recent = self._limits.recent_bytes
+            begin = max(head - (form.recent_bytes if recent is None else recent), 0)
+            form.begin(begin)
+            wanted = pb.ReadRequest(journal=journal, offset=begin, block=True)
+            try:
+                async with client.read(wanted) as reader:
+                    await self._send(reader, form, request, response)
+            except ConnectionError:
+                pass  # The browser has gone.
+            return response
         finally:
             self._tasks.discard(task)
 

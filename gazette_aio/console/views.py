@@ -5,10 +5,9 @@ Offsets and sizes are texts of decimal digits: numbers of JavaScript end at 2^53
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.shown import shown_name
@@ -20,97 +19,23 @@ _STEP: Final = 64
 """Journals between turns of other tasks."""
 
 
-class JournalRow(msgspec.Struct, frozen=True, rename="camel"):
-    """A journal in the list."""
-
-    name: str
-    replication: int
-    members: tuple[str, ...]
-    """Brokers that serve it, the primary first."""
-    suspend: str
-    """`NONE`, `PARTIAL` or `FULL`."""
-    stores: tuple[str, ...]
-
-
-class FolderRow(msgspec.Struct, frozen=True, rename="camel"):
-    """Journals of the list in one folder."""
-
-    folder: str
-    """Prefix of the journals' names, which ends in a slash."""
-    journals: int
-    """Number of the journals."""
-
-
-class JournalPage(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of the list."""
-
-    total: int
-    """Number of journals that the selector matches."""
-    matched: int
-    """Number of these journals in the folder whose name contains the text."""
-    entries: int
-    """Number of all rows."""
-    offset: int
-    """Number of rows before the first one."""
-    rows: tuple[JournalRow | FolderRow, ...]
-
-
-class Head(msgspec.Struct, frozen=True, rename="camel"):
-    """Write head of a journal."""
-
-    name: str
-    head: str
-    """Offset in decimal digits; empty if it's unknown."""
-    problem: str
-    """Reason why the offset is unknown, or empty."""
-
-
-class StoreRow(msgspec.Struct, frozen=True, rename="camel"):
-    """Fragments of a journal in one store."""
-
-    store: str
-    """URL of the store; empty for fragments that aren't stored yet."""
-    fragments: int
-    content_bytes: str
-    """Length before compression."""
-    begin: str
-    end: str
-    newest: int
-    """Unix seconds of the last change of a file; zero without files."""
-
-
-class JournalDetail(msgspec.Struct, frozen=True, rename="camel"):
-    """Details of a journal."""
-
-    row: JournalRow
-    revision: str
-    content_type: str
-    """Content type of its messages, or empty."""
-    labels: tuple[tuple[str, str], ...]
-    codec: str
-    fragment_length: str
-    head: str
-    stores: tuple[StoreRow, ...]
-    covered: str
-    """Bytes that fragments cover, each offset counted once."""
-
-
-def journal_row(journal: pb.ListResponse.Journal) -> JournalRow:
-    """Return the row of a listed journal."""
+def journal_row(journal: pb.ListResponse.Journal) -> dict[str, Any]:
+    """Return the row of a listed journal. The primary is the first of its members."""
     spec, route = journal.spec, journal.route
     members = [f"{member.zone}/{member.suffix}" for member in route.members]
     if 0 < route.primary < len(members):
         members.insert(0, members.pop(route.primary))
-    return JournalRow(
-        name=spec.name,
-        replication=spec.replication,
-        members=tuple(members),
-        suspend=shown_name(pb.JournalSpec.Suspend.Level, spec.suspend.level),
-        stores=tuple(spec.fragment.stores),
-    )
+    return {
+        "name": spec.name,
+        "replication": spec.replication,
+        "members": members,
+        "suspend": shown_name(pb.JournalSpec.Suspend.Level, spec.suspend.level),
+        "stores": list(spec.fragment.stores),
+    }
 
 
-class ListWanted(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True, slots=True)
+class ListWanted:
     """Requested part of a list."""
 
     offset: int
@@ -127,15 +52,20 @@ class ListWanted(msgspec.Struct, frozen=True):
 
 def journal_page(
     journals: Sequence[pb.ListResponse.Journal], wanted: ListWanted
-) -> Generator[None, None, JournalPage]:
+) -> Generator[None, None, dict[str, Any]]:
     """Return a part of the list, in steps of bounded length.
 
     Args:
         journals: Journals by name.
         wanted: The part.
+
+    Returns:
+        The `total` number of journals, how many of them `matched` folder and text, the number of
+        all rows as `entries`, and the `rows` of the part: of journals, and of folders with the
+        number of their journals.
     """
     begin, end = _range(journals, wanted.folder, 0, len(journals))
-    rows: list[JournalRow | FolderRow] = []
+    rows: list[dict[str, Any]] = []
     last = wanted.offset + wanted.limit
     entries = matched = 0
     text = wanted.text.casefold()
@@ -150,7 +80,7 @@ def journal_page(
             continue
         if wanted.offset <= entries < last:
             rows.append(
-                FolderRow(folder=folder, journals=after - begin)
+                {"folder": folder, "journals": after - begin}
                 if folder
                 else journal_row(journals[begin])
             )
@@ -159,13 +89,7 @@ def journal_page(
         begin = after
         if entries % _STEP == 0:
             yield
-    return JournalPage(
-        total=len(journals),
-        matched=matched,
-        entries=entries,
-        offset=wanted.offset,
-        rows=tuple(rows),
-    )
+    return {"total": len(journals), "matched": matched, "entries": entries, "rows": rows}
 
 
 def _entry(
@@ -207,54 +131,52 @@ class FragmentSums:
 
     def __init__(self) -> None:
         self._stores: dict[str, _StoreSum] = {}
-        self._covered = self._end = 0
+        self._end = 0
+        self.covered = 0
+        """Bytes that fragments cover, each offset counted once."""
 
     def add(self, fragment: pb.Fragment) -> None:
         """Add the next fragment, in the order of their begins."""
-        store = self._stores.get(fragment.backing_store)
-        if store is None:
-            store = self._stores[fragment.backing_store] = _StoreSum(fragment)
-        store.add(fragment)
+        store = self._stores.setdefault(fragment.backing_store, _StoreSum(fragment.begin))
+        store.fragments += 1
+        store.content_bytes += fragment.end - fragment.begin
+        store.end = max(store.end, fragment.end)
+        store.newest = max(store.newest, fragment.mod_time)
         # Fragments may overlap, within a store and between stores.
-        self._covered += max(fragment.end - max(fragment.begin, self._end), 0)
+        self.covered += max(fragment.end - max(fragment.begin, self._end), 0)
         self._end = max(self._end, fragment.end)
 
-    def rows(self) -> tuple[StoreRow, ...]:
-        """Return the sums, by store."""
-        return tuple(held.row(store) for store, held in sorted(self._stores.items()))
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the sums, by the URL of the store: empty for fragments that aren't stored yet.
 
-    @property
-    def covered(self) -> int:
-        """Bytes that fragments cover, each offset counted once."""
-        return self._covered
+        `contentBytes` is the length before compression, and `newest` is the last change of a file
+        in Unix seconds, or zero without files.
+        """
+        return [
+            {
+                "store": url,
+                "fragments": store.fragments,
+                "contentBytes": str(store.content_bytes),
+                "begin": str(store.begin),
+                "end": str(store.end),
+                "newest": store.newest,
+            }
+            for url, store in sorted(self._stores.items())
+        ]
 
 
+@dataclasses.dataclass(slots=True)
 class _StoreSum:
-    def __init__(self, first: pb.Fragment) -> None:
-        self._begin, self._end = first.begin, first.end
-        self._count = self._bytes = self._newest = 0
-
-    def add(self, fragment: pb.Fragment) -> None:
-        self._count += 1
-        self._bytes += fragment.end - fragment.begin
-        self._begin = min(self._begin, fragment.begin)
-        self._end = max(self._end, fragment.end)
-        self._newest = max(self._newest, fragment.mod_time)
-
-    def row(self, store: str) -> StoreRow:
-        return StoreRow(
-            store=store,
-            fragments=self._count,
-            content_bytes=str(self._bytes),
-            begin=str(self._begin),
-            end=str(self._end),
-            newest=self._newest,
-        )
+    begin: int
+    end: int = 0
+    fragments: int = 0
+    content_bytes: int = 0
+    newest: int = 0
 
 
 def journal_detail(
     journal: pb.ListResponse.Journal, fragments: FragmentSums, head: int
-) -> JournalDetail:
+) -> dict[str, Any]:
     """Return the details of a journal.
 
     Args:
@@ -263,16 +185,15 @@ def journal_detail(
         head: Its write head.
     """
     spec = journal.spec
-    return JournalDetail(
-        row=journal_row(journal),
-        revision=str(journal.mod_revision),
-        content_type=next(
-            (label.value for label in spec.labels.labels if label.name == pb.CONTENT_TYPE), ""
-        ),
-        labels=tuple((label.name, label.value) for label in spec.labels.labels),
-        codec=shown_name(pb.CompressionCodec, spec.fragment.compression_codec),
-        fragment_length=str(spec.fragment.length),
-        head=str(head),
-        stores=fragments.rows(),
-        covered=str(fragments.covered),
-    )
+    labels = [(label.name, label.value) for label in spec.labels.labels]
+    return {
+        "row": journal_row(journal),
+        "revision": str(journal.mod_revision),
+        "contentType": next((value for name, value in labels if name == pb.CONTENT_TYPE), ""),
+        "labels": labels,
+        "codec": shown_name(pb.CompressionCodec, spec.fragment.compression_codec),
+        "fragmentLength": str(spec.fragment.length),
+        "head": str(head),
+        "stores": fragments.rows(),
+        "covered": str(fragments.covered),
+    }

@@ -101,5 +101,5 @@ async def test_statuses_of_shards(cli: Any) -> None:
 def test_statuses_in_the_console() -> None:
     row = shard_row(listed_shard())
 
-    assert row.status == "UNKNOWN(555)"
-    assert row.members == ("a/member UNKNOWN(555)",)
+    assert row["status"] == "UNKNOWN(555)"
+    assert row["members"] == ["a/member UNKNOWN(555)"]

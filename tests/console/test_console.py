@@ -16,12 +16,11 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.console import exchange
-from gazette_aio.console.guards import HEADERS
+from gazette_aio.console import routes
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.serving import http_site
-from gazette_aio.testing import create_journals, journal_spec
-from tests.console.serving import KEYS, asked, bearer, serving
+from gazette_aio.testing import StubBroker, create_journals, journal_spec
+from tests.console.serving import KEYS, asked, bearer, require_headers, serving
 
 _HALF_BODY = (
     b"POST /api/heads HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -61,7 +60,7 @@ async def test_requests_have_to_arrive(gazette_broker, monkeypatch, sent, receiv
     if not received:
         monkeypatch.setattr(http_site, "FIRST_REQUEST_SECONDS", 0.1)
     monkeypatch.setattr(http_site, "LINGERING_SECONDS", 0.1)
-    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(routes, "BODY_SECONDS", 0.1)
     async with serving(gazette_broker) as page:
         url = urlsplit(str(page._base_url))
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
@@ -107,7 +106,7 @@ async def test_the_page_and_its_files(page):
     async with page.get("/") as response:
         text = await response.text()
         assert response.headers["Content-Type"].startswith("text/html")
-        assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+        require_headers(response)
     for path in ("console.js", "console.css", "list.js", "icon.svg"):
         async with page.get(f"/{path}") as response:
             assert response.status == 200
@@ -134,6 +133,15 @@ async def test_requests_that_mean_nothing(page, path):
 )
 async def test_bodies_that_mean_nothing(page, body):
     await asked(page, "/api/heads", 400, body=body)
+
+
+async def test_invalid_answers_of_brokers_are_no_fault_of_the_browser():
+    async with StubBroker() as broker:
+        unsound = pb.ListResponse.Journal(spec=pb.JournalSpec(name="not a name"))
+        broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[unsound])
+        async with serving(broker) as page:
+            refused = await asked(page, "/api/journals", 502)
+            assert "Journals[0]" in refused["problem"]
 
 
 async def test_other_paths(page):

@@ -40,65 +40,71 @@ async def opened(gazette_broker, gazette_client):
     return Opened(gazette_broker.endpoint)
 
 
+@asynccontextmanager
+async def cached(opened: Any, **limits: Any) -> AsyncIterator[Any]:
+    """Cache listings of one journal or more. Yields a function that lists."""
+    limits = {"journals": 1, "seconds": 3600.0} | limits
+    listings = Listings(opened, ListingLimits(**limits))
+
+    async def get(selector: str = "", token: str | None = None) -> Any:
+        return await listings.get(_AUTH, token, selector)
+
+    try:
+        yield get
+    finally:
+        await listings.aclose()
+
+
 async def test_requests_share_a_listing(opened):
-    listings = Listings(opened, ListingLimits(journals=1, seconds=3600.0))
-    first, second = await asyncio.gather(
-        listings.get(_AUTH, None, ""), listings.get(_AUTH, None, "")
-    )
-    assert [journal.spec.name for journal in first] == ["a/one", "b/two"]
-    assert await listings.get(_AUTH, None, "") is first is second
-    assert opened.count == 1
-    # Other tokens and selectors have listings of their own.
-    assert await listings.get(_AUTH, "token", "") is not first
-    assert len(await listings.get(_AUTH, None, "name=a/one")) == 1
-    assert opened.count == 3
-    await listings.aclose()
+    async with cached(opened) as get:
+        first, second = await asyncio.gather(get(), get())
+        assert [journal.spec.name for journal in first] == ["a/one", "b/two"]
+        assert await get() is first is second
+        assert opened.count == 1
+        # Other tokens and selectors have listings of their own.
+        assert await get(token="token") is not first
+        assert len(await get("name=a/one")) == 1
+        assert opened.count == 3
 
 
 async def test_listings_are_kept_for_a_moment(opened):
-    listings = Listings(opened, ListingLimits(journals=1, seconds=0.0))
-    first = await listings.get(_AUTH, None, "")
+    async with cached(opened, seconds=0.0) as get:
+        first = await get()
 
-    async def listed_anew() -> bool:
-        return await listings.get(_AUTH, None, "") is not first
+        async def listed_anew() -> bool:
+            return await get() is not first
 
-    await eventually(listed_anew)
-    await listings.aclose()
+        await eventually(listed_anew)
 
 
 async def test_small_listings_are_not_kept(opened):
-    listings = Listings(opened, ListingLimits(journals=3, seconds=3600.0))
-    assert await listings.get(_AUTH, None, "") is not await listings.get(_AUTH, None, "")
-    await listings.aclose()
+    async with cached(opened, journals=3) as get:
+        assert await get() is not await get()
 
 
 async def test_few_listings_are_kept(opened):
-    listings = Listings(opened, ListingLimits(journals=1, seconds=3600.0, count=2))
-    first = await listings.get(_AUTH, "one", "")
-    for token in ("two", "three"):
-        await listings.get(_AUTH, token, "")
-    assert await listings.get(_AUTH, "one", "") is not first
-    await listings.aclose()
+    async with cached(opened, count=2) as get:
+        first = await get(token="one")
+        for token in ("two", "three"):
+            await get(token=token)
+        assert await get(token="one") is not first
 
 
 async def test_failures_are_not_kept(opened):
-    listings = Listings(opened, ListingLimits(seconds=3600.0))
-    for _ in range(2):
-        with pytest.raises(pb.ValidationError):
-            await listings.get(_AUTH, None, "==")
+    async with cached(opened) as get:
+        for _ in range(2):
+            with pytest.raises(pb.ValidationError):
+                await get("==")
     assert opened.count == 2
-    await listings.aclose()
 
 
 async def test_a_browser_that_goes_ends_no_listing_of_others(opened):
-    listings = Listings(opened, ListingLimits(journals=1, seconds=3600.0))
-    leaving = asyncio.ensure_future(listings.get(_AUTH, None, ""))
-    staying = asyncio.ensure_future(listings.get(_AUTH, None, ""))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    assert len(await staying) == 2
-    assert opened.count == 1
-    await listings.aclose()
+    async with cached(opened) as get:
+        leaving, staying = asyncio.ensure_future(get()), asyncio.ensure_future(get())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert len(await staying) == 2
+        assert opened.count == 1
 
 
 async def test_an_edit_ends_what_is_kept(gazette_broker, gazette_client):

@@ -123,21 +123,21 @@ async def test_folders_and_keys(gazette_broker, gazette_client, tmp_path, pictur
 
 
 async def test_rows_in_sight(gazette_broker, gazette_client, tmp_path):
-    names = [f"parts/{number:05}" for number in range(10_000)]
+    names = [f"parts/{number:04}" for number in range(2000)]
     for begin in range(0, len(names), 100):
         await create_journals(gazette_client, *map(journal_spec, names[begin : begin + 100]))
     async with page(gazette_broker, tmp_path, "#parts/") as tab:
-        await says(tab, "status", "10,000 of 10,000 journals")
-        await says(tab, "list", "00000")
+        await says(tab, "status", "2,000 of 2,000 journals")
+        await says(tab, "list", "0000")
         # Few of the rows are there, and those at the end come when they're scrolled to.
         assert await tab.run("document.querySelectorAll('#list tbody tr').length") < 70
         await tab.run("document.getElementById('scroll').scrollTop = 1e7")
-        await says(tab, "list", "09999")
+        await says(tab, "list", "1999")
         assert await tab.run("document.querySelectorAll('#list tbody tr').length") < 70
-        assert await tab.run("document.getElementById('list').ariaRowCount") == "10001"
+        assert await tab.run("document.getElementById('list').ariaRowCount") == "2001"
         assert (
             await tab.run("[...document.querySelectorAll('#list tr')].at(-2).ariaRowIndex")
-            == "10001"
+            == "2001"
         )
 
 

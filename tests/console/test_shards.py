@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 import gazette_aio.protocol as pb
 import gazette_aio.protocol.consumer as pc
-from gazette_aio.client import connect
-from gazette_aio.console import Console
-from gazette_aio.console.guards import HEADERS
 from gazette_aio.console.shard_views import shard_lag, shard_page, shard_row
 from gazette_aio.consumer.api import connect_shards
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from tests.cli.test_shards import Forgetful
 from tests.console.browser import PROGRAM, opened
+from tests.console.serving import asked, bearer, serving
 from tests.waiting import eventually
-
-_KEYS = "c2VjcmV0"
 
 
 def _listed(name: str, *codes: int, primary: int = 0) -> pc.ListResponse.Shard:
@@ -43,15 +37,15 @@ def test_the_primary_is_first_and_errors_are_shown():
     shard = _listed("shard", codes.STANDBY, codes.FAILED, primary=1)
     shard.spec.sources.add(journal="a/journal")
     shard.status[1].errors.append("<b>broken</b>")
-    row = shard_row(shard)
-    assert row.members == ("here/member-1 FAILED", "here/member-0 STANDBY")
-    assert (row.status, row.sources) == ("FAILED", ("a/journal",))
-    assert row.problems == ("<b>broken</b>",)
-
-
-def test_shards_without_members():
+    assert shard_row(shard) == {
+        "id": "shard",
+        "status": "FAILED",
+        "members": ["here/member-1 FAILED", "here/member-0 STANDBY"],
+        "sources": ["a/journal"],
+        "problems": ["<b>broken</b>"],
+    }
     row = shard_row(_listed("shard", primary=-1))
-    assert (row.status, row.members, row.problems) == ("IDLE", (), ())
+    assert (row["status"], row["members"], row["problems"]) == ("IDLE", [], [])
 
 
 def test_pages_of_matching_shards():
@@ -59,21 +53,20 @@ def test_pages_of_matching_shards():
     steps = list(each_step(shard_page(shards, "b-", 4990, 100)))
     page = steps.pop()
     assert len(steps) > 100
-    assert (page.total, page.matched, page.offset) == (10000, 5000, 4990)
-    assert [row.id for row in page.rows] == [f"B-{number}" for number in range(4990, 5000)]
+    assert (page["total"], page["matched"]) == (10000, 5000)
+    assert [row["id"] for row in page["rows"]] == [f"B-{number}" for number in range(4990, 5000)]
 
 
 def test_lags_are_sums_if_all_are_known():
     lag = shard_lag("shard", {"a": 5, "b": 1 << 60})
-    assert lag.bytes == str((1 << 60) + 5)
-    assert [(source.journal, source.bytes) for source in lag.sources] == [
-        ("a", "5"),
-        ("b", str(1 << 60)),
+    assert lag["bytes"] == str((1 << 60) + 5)
+    assert lag["sources"] == [
+        {"journal": "a", "bytes": "5"},
+        {"journal": "b", "bytes": str(1 << 60)},
     ]
     partly = shard_lag("shard", {"a": 5, "b": None})
-    assert (partly.bytes, partly.sources[1].bytes) == ("", "")
-    unknown = shard_lag("shard", None)
-    assert (unknown.bytes, unknown.sources) == ("", ())
+    assert (partly["bytes"], partly["sources"][1]["bytes"]) == ("", "")
+    assert shard_lag("shard", None) == {"id": "shard", "bytes": "", "sources": []}
 
 
 @pytest.fixture
@@ -81,42 +74,34 @@ async def harness():
     async with consumer_harness(Forgetful()) as harness:
         labels = {"content-type": "application/x-ndjson"}
         await create_journals(harness.client, journal_spec("words/in", labels=labels))
-        member = await harness.start_member()
+        await harness.start_member()
         source = pc.ShardSpec.Source(journal="words/in")
         await harness.create_shards(
             pc.ShardSpec(id="shard-one", sources=[source], max_txn_duration={"seconds": 1})
         )
         await harness.wait_for_primary("shard-one")
-        yield harness, member.endpoint
+        yield harness
+
+
+def serving_shards(harness: Any) -> Any:
+    endpoint = harness.members[0].endpoint
+    return serving(harness.client, open_shards=lambda auth: connect_shards(endpoint, auth=auth))
 
 
 async def test_shards(harness: Any, tmp_path: Path, pictures: Path) -> None:
-    running, endpoint = harness
-    console = Console(
-        lambda auth: connect(running.client.endpoint, auth=auth),
-        open_shards=lambda auth: connect_shards(endpoint, auth=auth),
-    )
-    claims = pb.Claims(capability=pb.Capability.LIST | pb.Capability.READ)
-    metadata = await pb.KeyedAuth(_KEYS).authorize(claims, timedelta(minutes=1))
-    token = dict(metadata)["authorization"]
-    await console.start()
-    try:
-        async with aiohttp.ClientSession(console.url) as page:
-            async with page.get("/api/shards") as response:
-                assert response.status == 401
-            async with page.get("/api/shards", headers={"Host": "evil.example"}) as response:
-                assert response.status == 403
-            async with page.get("/api/shards", headers={"Authorization": token}) as response:
-                assert response.status == 200
-                assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
-                listed = await response.json()
+    token = await bearer(pb.Capability.LIST | pb.Capability.READ)
+    async with serving_shards(harness) as page:
+        await asked(page, "/api/shards", 401)
+        await asked(page, "/api/shards", 403, Host="evil.example")
+        await asked(page, "/api/shards?selector=%3D%3D", 400, Authorization=token)
+        listed = await asked(page, "/api/shards", Authorization=token)
         assert (listed["total"], listed["matched"]) == (1, 1)
         [row] = listed["rows"]
         assert (row["id"], row["status"]) == ("shard-one", "PRIMARY")
         assert row["sources"] == ["words/in"]
         if PROGRAM is None:
             return
-        async with opened(f"{console.url}shards.html", tmp_path / "profile") as tab:
+        async with opened(f"{page._base_url}shards.html", tmp_path / "profile") as tab:
             await tab.until("document.getElementById('problem')?.textContent.includes('token')")
             tab.complaints.clear()  # The refusal without a token.
             await tab.run(f"document.getElementById('token').value = '{token.split()[1]}'")
@@ -131,51 +116,29 @@ async def test_shards(harness: Any, tmp_path: Path, pictures: Path) -> None:
                 await tab.theme(theme)
                 (pictures / f"shards-{theme}.png").write_bytes(await tab.picture())
             assert tab.complaints == []
-    finally:
-        await console.stop(1.0)
 
 
 async def test_lags(harness: Any) -> None:
-    running, endpoint = harness
-    console = Console(
-        lambda auth: connect(running.client.endpoint, auth=auth),
-        open_shards=lambda auth: connect_shards(endpoint, auth=auth),
-    )
-    await console.start()
-    try:
-        async with aiohttp.ClientSession(console.url) as page:
-            lags = {"json": {"ids": ["shard-one", "shard-missing"]}}
-            async with page.post("/api/lags", **lags) as response:
-                assert [lag["bytes"] for lag in await response.json()] == ["", ""]
-            reads = pb.Claims(capability=pb.Capability.LIST | pb.Capability.READ)
-            metadata = await pb.KeyedAuth(_KEYS).authorize(reads, timedelta(minutes=1))
-            headers = {"Authorization": dict(metadata)["authorization"]}
+    token = await bearer(pb.Capability.LIST | pb.Capability.READ)
+    body = {"names": ["shard-one", "shard-missing"]}
+    async with serving_shards(harness) as page:
+        lags = await asked(page, "/api/lags", body=body)
+        assert [lag["bytes"] for lag in lags] == ["", ""]
 
-            async def caught_up() -> bool:
-                async with page.post("/api/lags", headers=headers, **lags) as response:
-                    one, missing = await response.json()
-                assert missing == {"id": "shard-missing", "bytes": "", "sources": []}
-                [source] = one["sources"]
-                assert source["journal"] == "words/in"
-                return bool(one["bytes"] == source["bytes"] == "0")
+        async def caught_up() -> bool:
+            one, missing = await asked(page, "/api/lags", body=body, Authorization=token)
+            assert missing == {"id": "shard-missing", "bytes": "", "sources": []}
+            [source] = one["sources"]
+            assert source["journal"] == "words/in"
+            return bool(one["bytes"] == source["bytes"] == "0")
 
-            await eventually(caught_up)
-            body = {"ids": ["shard"] * 201}
-            async with page.post("/api/lags", json=body, headers=headers) as response:
-                assert response.status == 400
-    finally:
-        await console.stop(1.0)
+        await eventually(caught_up)
+        many = {"names": ["shard"] * 201}
+        await asked(page, "/api/lags", 400, body=many, Authorization=token)
 
 
 async def test_a_console_without_a_consumer(gazette_broker: Any) -> None:
-    console = Console(lambda auth: connect(gazette_broker.endpoint, auth=auth))
-    await console.start()
-    try:
-        async with aiohttp.ClientSession(console.url) as page:
-            async with page.get("/api/shards") as response:
-                assert response.status == 404
-                assert "--consumer.address" in (await response.json())["problem"]
-            async with page.post("/api/lags", json={"ids": []}) as response:
-                assert response.status == 404
-    finally:
-        await console.stop(1.0)
+    async with serving(gazette_broker) as page:
+        refused = await asked(page, "/api/shards", 404)
+        assert "--consumer.address" in refused["problem"]
+        await asked(page, "/api/lags", 404, body={"names": []})

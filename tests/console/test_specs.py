@@ -23,26 +23,25 @@ def _listed(revision: int = 7) -> pb.ListResponse.Journal:
 
 def _edit(text: str | None = None, **changed: Any) -> SpecEdit:
     shown = spec_text(_listed())
-    fields = {"name": shown.name, "revision": shown.revision, "text": text or shown.text}
-    return SpecEdit(**{**fields, **changed})
+    return SpecEdit(**{**shown, "text": text or shown["text"], **changed})
 
 
 def test_a_text_is_the_spec():
     shown = spec_text(_listed())
-    assert (shown.name, shown.revision) == ("a/journal", "7")
-    assert "revision" not in shown.text
+    assert (shown["name"], shown["revision"]) == ("a/journal", "7")
+    assert "revision" not in shown["text"]
     [change] = edit_request(_edit()).changes
     assert (change.upsert, change.expect_mod_revision) == (_listed().spec, 7)
     reviewed = review(edit_request(_edit()), {"a/journal": _listed()})
-    assert (reviewed.action, reviewed.fields, reviewed.conflict) == ("keep", (), "")
+    assert reviewed == {"action": "keep", "fields": [], "conflict": ""}
 
 
 def test_differences_are_shown():
-    text = spec_text(_listed()).text.replace("replication: 1", "replication: 3")
+    text = spec_text(_listed())["text"].replace("replication: 1", "replication: 3")
     text = text.replace("blue", "green") + "max_append_rate: 1024\n"
     reviewed = review(edit_request(_edit(text)), {"a/journal": _listed()})
-    assert reviewed.action == "update"
-    assert {field.path: (field.old, field.new) for field in reviewed.fields} == {
+    assert reviewed["action"] == "update"
+    assert {field["path"]: (field["old"], field["new"]) for field in reviewed["fields"]} == {
         "labels.tenant": ("blue", "green"),
         "max_append_rate": (None, "1024"),
         "replication": ("1", "3"),
@@ -51,9 +50,9 @@ def test_differences_are_shown():
 
 def test_conflicts_are_shown():
     reviewed = review(edit_request(_edit()), {"a/journal": _listed(revision=9)})
-    assert "revision 7 is expected, but it's 9" in reviewed.conflict
+    assert "revision 7 is expected, but it's 9" in reviewed["conflict"]
     reviewed = review(edit_request(_edit(revision="0")), {})
-    assert (reviewed.action, reviewed.conflict) == ("create", "")
+    assert (reviewed["action"], reviewed["conflict"]) == ("create", "")
 
 
 @pytest.mark.parametrize(
@@ -61,13 +60,14 @@ def test_conflicts_are_shown():
     [
         (_edit(name="a/other"), "can't be renamed"),
         (_edit(name="<script>"), "not a valid token"),
+        (_edit(name="../a/journal"), "cannot begin"),
         (_edit(revision="-1"), "revision"),
         (_edit(revision=""), "revision"),
         (_edit(revision="1" * 30), "revision"),
-        (_edit(spec_text(_listed()).text + "revision: -1\n"), "another revision"),
-        (_edit(spec_text(_listed()).text + "revision: 8\n"), "another revision"),
-        (_edit(spec_text(_listed()).text + "delete: true\n"), "without `delete`"),
-        (_edit(spec_text(_listed()).text + "colour: red\n"), "colour"),
+        (_edit(spec_text(_listed())["text"] + "revision: -1\n"), "another revision"),
+        (_edit(spec_text(_listed())["text"] + "revision: 8\n"), "another revision"),
+        (_edit(spec_text(_listed())["text"] + "delete: true\n"), "without `delete`"),
+        (_edit(spec_text(_listed())["text"] + "colour: red\n"), "colour"),
         (_edit("name: a/\nchildren: [{name: a/one}, {name: a/two}]"), "one journal"),
         (_edit("name: a/journal"), "Replication"),
         (_edit(": : :"), "spec:1"),
@@ -107,7 +107,7 @@ async def test_an_edit(gazette_broker, gazette_client):
 
 async def test_journals_are_created(gazette_broker, gazette_client):
     async with serving(gazette_broker) as page:
-        text = spec_text(pb.ListResponse.Journal(spec=journal_spec("a/new"))).text
+        text = spec_text(pb.ListResponse.Journal(spec=journal_spec("a/new")))["text"]
         edit = {"name": "a/new", "revision": "0", "text": text}
         assert (await asked(page, "/api/review", body=edit))["action"] == "create"
         await asked(page, "/api/apply", body=edit)

@@ -5,36 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import connect
 from gazette_aio.console import Console, TailLimits
-from gazette_aio.console.guards import HEADERS
 from gazette_aio.console.tail_forms import TextForm
 from gazette_aio.testing import create_journals, journal_spec
+from tests.console.serving import asked, next_event, require_headers
+from tests.console.serving import serving as console_of
 from tests.waiting import eventually
 
 _HOSTILE = "</script><img src=x onerror=alert(1)>\n\ndata: {}\r\n\x00\x1b[2J"
 
 
-@asynccontextmanager
-async def serving(broker: EmbeddedBroker, **limits: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    console = Console(
-        lambda auth: connect(broker.endpoint, auth=auth), tail_limits=TailLimits(**limits)
-    )
-    await console.start()
-    try:
-        async with aiohttp.ClientSession(console.url) as session:
-            yield session
-    finally:
-        await console.stop(1.0)
+def serving(broker: Any, **limits: Any) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    return console_of(broker, tail_limits=TailLimits(**limits))
 
 
 @pytest.fixture
@@ -43,21 +33,12 @@ async def journal(gazette_client: Any) -> str:
     return "a/journal"
 
 
-async def next_event(response: aiohttp.ClientResponse) -> Any:
-    lines: list[bytes] = []
-    while (line := await response.content.readline()) != b"\n":
-        assert line, "the tail ended"
-        lines.append(line)
-    data = [line for line in lines if line.startswith(b"data: ")]
-    return json.loads(data[0][6:]) if data else None
-
-
 async def test_new_content_follows_the_most_recent(gazette_broker, gazette_client, journal):
     await gazette_client.append(journal, b"old, recent")
     async with serving(gazette_broker, recent_bytes=6) as page:
         async with page.get(f"/api/tail?name={journal}") as response:
             assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-            assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+            require_headers(response)
             assert await next_event(response) == {"begin": "5", "end": "11", "text": "recent"}
             await gazette_client.append(journal, b"new")
             assert await next_event(response) == {"begin": "11", "end": "14", "text": "new"}
@@ -170,20 +151,16 @@ async def test_a_journal_that_goes_ends_its_tail_with_the_reason(
 )
 async def test_names_that_are_no_journals(gazette_broker, query, status):
     async with serving(gazette_broker) as page:
-        async with page.get(f"/api/tail?{query}") as response:
-            assert response.status == status
-            assert {name: response.headers.get(name) for name in HEADERS} == HEADERS
+        await asked(page, f"/api/tail?{query}", status)
 
 
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-async def test_other_sites_get_no_content(gazette_broker, journal, headers):
+async def test_other_sites_get_no_content(gazette_broker, journal):
     async with serving(gazette_broker) as page:
-        async with page.get(f"/api/tail?name={journal}", headers=headers) as response:
-            assert response.status == 403
+        await asked(page, f"/api/tail?name={journal}", 403, Host="evil.example")
+        await asked(page, f"/api/tail?name={journal}", 403, Origin="http://evil.example")
 
 
 @pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
 async def test_content_needs_a_token(gazette_broker, journal):
     async with serving(gazette_broker) as page:
-        async with page.get(f"/api/tail?name={journal}") as response:
-            assert response.status == 401
+        await asked(page, f"/api/tail?name={journal}", 401)

@@ -56,7 +56,7 @@ async function look() {
     find("next").disabled = offset + PAGE >= page.matched;
     if (page.rows.length === 0) return;
     const ids = page.rows.map((row) => row.id);
-    const found = await ask("/api/lags", { body: { ids }, signal });
+    const found = await ask("/api/lags", { body: { names: ids }, signal });
     lags.clear();
     for (const lag of found) lags.set(lag.id, lag);
     draw();

@@ -1,0 +1,347 @@
+"""HTTP routes of the console: files of the page, and the JSON that the page requests."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+import gazette_aio.protocol as pb
+from gazette_aio.aio.batches import in_batches
+from gazette_aio.aio.threads import in_thread
+from gazette_aio.aio.turns import Turns, in_turns
+from gazette_aio.client import apply_journals, get_journal, iter_fragments
+from gazette_aio.client.reads.head import head_of
+from gazette_aio.console.guards import HEADERS, bearer_token, refusal
+from gazette_aio.console.listings import CALL_SECONDS
+from gazette_aio.console.shard_views import shard_lag, shard_page
+from gazette_aio.console.specs import SpecEdit, edit_request, review, spec_text
+from gazette_aio.console.tail_forms import MessageForm, TextForm
+from gazette_aio.console.tails import HEAD_SECONDS
+from gazette_aio.console.views import FragmentSums, ListWanted, journal_detail, journal_page
+from gazette_aio.consumer.api import list_shards
+from gazette_aio.consumer.api.lags import lags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from gazette_aio.console.assets import Asset
+    from gazette_aio.console.listings import Listings, OpenClient
+    from gazette_aio.console.tail_forms import TailForm
+    from gazette_aio.console.tails import Tails
+    from gazette_aio.consumer.api import ShardClient
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+    OpenShards = Callable[[pb.Authorizer], AbstractAsyncContextManager[ShardClient]]
+    """Opens a client of the members of a consumer, as OpenClient does of brokers."""
+
+T = TypeVar("T")
+
+BODY_SECONDS = 10.0
+"""Seconds within which the body of a request must arrive."""
+
+_MAX_ROWS: Final = 200
+"""Most rows of an answer, and items of a request."""
+_MAX_BODY_BYTES: Final = 256 << 10
+_JSON: Final = "application/json; charset=utf-8"
+_STATUSES: Final = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "INVALID_ARGUMENT": 400}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Site:
+    """What the routes share.
+
+    Each request has its own client, with the token of the browser or without a token. A browser
+    never uses credentials of the console.
+
+    Args:
+        open_client: Opens a client of the brokers.
+        open_shards: Opens a client of a consumer; None if there is no consumer.
+        assets: Files of the page, by path.
+        hosts: Host names by which browsers call the console.
+        tails: Live tails.
+        listings: Listings of journals.
+        read_only: Whether edits are refused.
+    """
+
+    open_client: OpenClient
+    open_shards: OpenShards | None
+    assets: Mapping[str, Asset]
+    hosts: Collection[str]
+    tails: Tails
+    listings: Listings
+    read_only: bool
+
+
+def application(site: Site) -> web.Application:
+    """Return the application with all routes."""
+    guard = web.middleware(functools.partial(_guard, site))
+    routed = web.Application(middlewares=[guard], client_max_size=_MAX_BODY_BYTES)
+    for path, handler in {
+        **dict.fromkeys(site.assets, _asset),
+        "/api/journals": _journals,
+        "/api/journal": _journal,
+        "/api/tail": _tail,
+        "/api/spec": _spec,
+        "/api/shards": _shards,
+    }.items():
+        routed.router.add_get(path, functools.partial(handler, site))
+    for path, handler in {
+        "/api/heads": _heads,
+        "/api/review": _review,
+        "/api/apply": _apply,
+        "/api/lags": _lags,
+    }.items():
+        routed.router.add_post(path, functools.partial(handler, site))
+    routed.on_response_prepare.append(_complete)
+    return routed
+
+
+async def _guard(site: Site, request: web.Request, handler: Handler) -> web.StreamResponse:
+    is_page = request.path in site.assets
+    reason = refusal(request.method, request.headers, site.hosts, is_page=is_page)
+    if reason is not None:
+        return _failure(403, reason)
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _failure(error.status, error.reason)
+    except _InvalidRequestError as error:
+        return _failure(400, str(error))
+    except pb.TransportError as error:
+        return _failure(_STATUSES.get(error.code, 502), str(error))
+    except pb.BrokerStatusError as error:
+        is_missing = error.status == pb.Status.JOURNAL_NOT_FOUND
+        return _failure(404 if is_missing else 502, str(error))
+    except pb.AuthorizationError as error:
+        return _failure(401, str(error))
+    except TimeoutError as error:
+        return _failure(504, str(error) or "no answer in time")
+    except pb.GazetteError as error:
+        return _failure(502, str(error))
+
+
+async def _complete(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+    response.headers.pop("Server", None)
+
+
+class _InvalidRequestError(Exception):
+    """The browser sent something that isn't valid."""
+
+
+@contextmanager
+def _of_browser() -> Generator[None]:
+    """Ascribe errors to the request. Outside, the same errors are those of brokers, or of ours."""
+    try:
+        yield
+    except (ValueError, pb.ConfigurationError) as error:
+        raise _InvalidRequestError(str(error)) from error
+
+
+def _token(request: web.Request) -> str | None:
+    with _of_browser():
+        return bearer_token(request.headers.get("Authorization"))
+
+
+def _auth(request: web.Request) -> pb.Authorizer:
+    token = _token(request)
+    return pb.NoopAuth() if token is None else pb.BearerAuth(token)
+
+
+def _journal_name(request: web.Request) -> str:
+    return _checked_name(request.query.get("name", ""))
+
+
+def _checked_name(name: str) -> str:
+    with _of_browser():
+        pb.validate_journal(name, allow_parent=False)
+    return name
+
+
+def _selector(request: web.Request) -> str:
+    selector = request.query.get("selector", "")
+    with _of_browser():
+        pb.parse_label_selector(selector)
+    return selector
+
+
+def _part(request: web.Request) -> tuple[int, int]:
+    """Return the first row and the number of rows of the requested part of a list."""
+    return _number(request, "offset", "0"), min(_number(request, "limit", "100"), _MAX_ROWS)
+
+
+def _number(request: web.Request, name: str, default: str) -> int:
+    text = request.query.get(name, default)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise _InvalidRequestError(f"expected a number that isn't negative: {name}")
+    return int(text)
+
+
+async def _body(request: web.Request, form: type[T]) -> T:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            content = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+    with _of_browser():
+        return msgspec.json.decode(content, type=form)
+
+
+def _answer(view: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(view), headers={"Content-Type": _JSON})
+
+
+def _failure(status: int, problem: str) -> web.Response:
+    encoded = msgspec.json.encode({"problem": problem})
+    return web.Response(status=status, body=encoded, headers={"Content-Type": _JSON})
+
+
+async def _asset(site: Site, request: web.Request) -> web.StreamResponse:
+    asset = site.assets[request.path]
+    return web.Response(body=asset.content, headers={"Content-Type": asset.content_type})
+
+
+async def _journals(site: Site, request: web.Request) -> web.StreamResponse:
+    query = request.query
+    offset, limit = _part(request)
+    folder = query.get("folder", "")
+    if folder and not folder.endswith("/"):
+        raise _InvalidRequestError("expected a folder that ends in a slash")
+    wanted = ListWanted(
+        offset=offset,
+        limit=limit,
+        folder=folder,
+        text=query.get("text", ""),
+        in_folders="folder" in query,
+    )
+    selector = _selector(request)
+    journals = await site.listings.get(_auth(request), _token(request), selector)
+    return _answer(await in_turns(journal_page(journals, wanted)))
+
+
+async def _journal(site: Site, request: web.Request) -> web.StreamResponse:
+    name = _journal_name(request)
+    async with site.open_client(_auth(request)) as client:
+        journal = await get_journal(client, name, timeout=CALL_SECONDS)
+        sums, turns = FragmentSums(), Turns()
+        async with (
+            asyncio.timeout(CALL_SECONDS),
+            aclosing(iter_fragments(client, name)) as fragments,
+        ):
+            async for fragment in fragments:
+                sums.add(fragment.spec)
+                await turns.rest()
+        head = await head_of(client, name, HEAD_SECONDS)
+    return _answer(journal_detail(journal, sums, head))
+
+
+async def _tail(site: Site, request: web.Request) -> web.StreamResponse:
+    name = _journal_name(request)
+    async with site.open_client(_auth(request)) as client:
+        form: TailForm = TextForm()
+        if request.query.get("form") == "messages":
+            journal = await get_journal(client, name, timeout=HEAD_SECONDS)
+            with _of_browser():
+                form = MessageForm(journal.spec, request.query.get("uuid", ""))
+        return await site.tails.answer(request, client, name, form)
+
+
+class _NamesWanted(msgspec.Struct, forbid_unknown_fields=True):
+    names: list[str]
+
+
+async def _names(request: web.Request) -> list[str]:
+    names = (await _body(request, _NamesWanted)).names
+    if len(names) > _MAX_ROWS:
+        raise _InvalidRequestError(f"more than {_MAX_ROWS} names")
+    return names
+
+
+async def _heads(site: Site, request: web.Request) -> web.StreamResponse:
+    names = [_checked_name(name) for name in await _names(request)]
+    async with site.open_client(_auth(request)) as client:
+
+        async def head(name: str) -> dict[str, str]:
+            try:
+                known = await head_of(client, name, HEAD_SECONDS)
+            except (pb.GazetteError, TimeoutError) as error:
+                return {"name": name, "head": "", "problem": str(error) or "no answer in time"}
+            return {"name": name, "head": str(known), "problem": ""}
+
+        return _answer([each async for each in in_batches(head, names)])
+
+
+async def _spec(site: Site, request: web.Request) -> web.StreamResponse:
+    name = _journal_name(request)
+    async with site.open_client(_auth(request)) as client:
+        journal = await get_journal(client, name, timeout=CALL_SECONDS)
+    return _answer(await in_thread(spec_text, journal))
+
+
+async def _edit(request: web.Request) -> pb.ApplyRequest:
+    edit = await _body(request, SpecEdit)
+    with _of_browser():
+        return await in_thread(edit_request, edit)
+
+
+async def _review(site: Site, request: web.Request) -> web.StreamResponse:
+    change = await _edit(request)
+    name = change.changes[0].upsert.name
+    async with site.open_client(_auth(request)) as client:
+        try:
+            present = {name: await get_journal(client, name, timeout=CALL_SECONDS)}
+        except pb.JournalNotFoundError:
+            present = {}
+    return _answer(await in_thread(review, change, present))
+
+
+async def _apply(site: Site, request: web.Request) -> web.StreamResponse:
+    """Apply an edit that expects the revision of the edited spec. The brokers check it."""
+    if site.read_only:
+        return _failure(403, "the console is read-only")
+    change = await _edit(request)
+    async with site.open_client(_auth(request)) as client:
+        try:
+            applied = await apply_journals(client, change, timeout=CALL_SECONDS)
+        except pb.EtcdTransactionFailedError:
+            return _failure(409, "nothing was applied: the journal has changed since it was opened")
+    site.listings.forget()
+    revision = str(applied.header.etcd.revision)
+    return _answer({"name": change.changes[0].upsert.name, "revision": revision})
+
+
+def _consumer(site: Site) -> OpenShards:
+    if site.open_shards is None:
+        reason = "the console has no consumer: start it with --consumer.address"
+        raise web.HTTPNotFound(reason=reason)
+    return site.open_shards
+
+
+async def _shards(site: Site, request: web.Request) -> web.StreamResponse:
+    open_shards = _consumer(site)
+    offset, limit = _part(request)
+    selector = _selector(request)
+    async with open_shards(_auth(request)) as client:
+        listed = await list_shards(client, selector, timeout=CALL_SECONDS)
+    page = shard_page(listed.shards, request.query.get("text", ""), offset, limit)
+    return _answer(await in_turns(page))
+
+
+async def _lags(site: Site, request: web.Request) -> web.StreamResponse:
+    open_shards = _consumer(site)
+    names, auth = await _names(request), _auth(request)
+    async with (
+        asyncio.timeout(CALL_SECONDS),
+        open_shards(auth) as consumer,
+        site.open_client(auth) as brokers,
+    ):
+        lags = await lags_of(consumer, brokers, names)
+    return _answer([shard_lag(*each) for each in zip(names, lags, strict=True)])
