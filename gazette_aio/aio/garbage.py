@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import resource
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 QUIET_SECONDS = 60.0
+LONG_SECONDS = 0.05
+"""Processor time of a collection that an event loop is spared unless memory grows."""
 _MOST_PERIODS = 10
+_GROWTH: Final = 1.5
 _YOUNGER_COLLECTIONS = 2
 _LARGEST_BLOCK: Final = 31 << 20  # Of those whose size has glibc keep more memory.
 
@@ -26,7 +31,8 @@ async def collected_in_parts() -> AsyncGenerator[None]:
     A full collection looks at all objects that may be part of a cycle, in one step: half a second
     for 2,000 shards, several times while they start. So what a collection has left is set aside.
     It's looked at as a whole while little happens: after a minute without a full collection, or
-    else after ten minutes.
+    else after ten minutes. Where that would take long, as with thousands of shards, it waits until
+    the process's peak of memory has grown by half.
 
     This is for programs that own their process: it uses `gc.freeze()`, which is process-wide.
 
@@ -50,10 +56,18 @@ async def collected_in_parts() -> AsyncGenerator[None]:
 class _Parts:
     def __init__(self) -> None:
         self._count = 0
+        self._begun = 0.0
+        self._seconds = 0.0  # Of the last whole collection, and of those of parts since.
+        self._peak = 0  # Of memory, when the last whole collection was made, or first put off.
 
     def collected(self, phase: str, info: dict[str, Any]) -> None:
         """Set aside what a full collection has left."""
-        if phase == "stop" and info["generation"] == 2:
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self._begun = time.thread_time()
+        else:
+            self._seconds += time.thread_time() - self._begun
             gc.freeze()
             self._count += 1
 
@@ -66,10 +80,26 @@ class _Parts:
             if self._count == collected:
                 continue
             periods += 1
-            if self._count == before or periods >= _MOST_PERIODS:
-                gc.unfreeze()
-                gc.collect()
+            if (self._count == before or periods >= _MOST_PERIODS) and self._is_worthwhile():
+                self._collect()
                 collected, periods = self._count, 0
+
+    def _is_worthwhile(self) -> bool:
+        peak = peak_memory()
+        self._peak = self._peak or peak
+        return self._seconds <= LONG_SECONDS or peak >= self._peak * _GROWTH
+
+    def _collect(self) -> None:
+        gc.unfreeze()
+        self._seconds, self._peak = 0.0, peak_memory()
+        gc.collect()
+        # The next full collection would wait for a quarter as many objects as this one has left.
+        gc.collect()
+
+
+def peak_memory() -> int:
+    """Return the most memory that the process has held, in a unit of the system's."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @functools.cache

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gazette_aio.aio import garbage
 from gazette_aio.aio.garbage import collected_in_parts
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
 class Cycle:
@@ -34,6 +39,68 @@ async def test_a_full_collection_looks_only_at_what_is_younger() -> None:
     assert (gc.get_freeze_count(), gc.get_threshold()) == (0, thresholds)
     gc.collect()
     assert kept() is None
+
+
+@contextmanager
+def full_collections() -> Generator[list[str]]:
+    """Note the beginning and the end of each full collection."""
+    phases: list[str] = []
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        if info["generation"] == 2:
+            phases.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        yield phases
+    finally:
+        gc.callbacks.remove(note)
+
+
+async def test_many_objects_are_collected_as_a_whole_only_if_memory_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A collection of all objects would hold up the event loop."""
+    peaks = [100]
+    monkeypatch.setattr(garbage, "peak_memory", lambda: peaks[-1])
+    monkeypatch.setattr(garbage, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(garbage, "LONG_SECONDS", -1.0)
+    async with collected_in_parts():
+        old = Cycle()
+        gc.collect()
+        kept = weakref.ref(old)
+        del old
+        for peak in (100, 149):
+            peaks.append(peak)
+            await turns(10)
+            assert kept() is not None
+        peaks.append(150)
+        await eventually(lambda: kept() is None)
+        # What grew is what there is.
+        with full_collections() as later:
+            gc.collect()
+            await turns(10)
+        assert later == ["start", "stop"]
+
+
+async def test_parts_stay_small_after_a_collection_of_all_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many: list[list[int]] = [[] for _ in range(400_000)]
+    monkeypatch.setattr(garbage, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(garbage, "LONG_SECONDS", 60.0)
+    async with collected_in_parts():
+        old = Cycle()
+        gc.collect()
+        kept = weakref.ref(old)
+        del old
+        await eventually(lambda: kept() is None)
+        monkeypatch.setattr(garbage, "QUIET_SECONDS", 60.0)
+        await turns(2)
+        with full_collections() as parts:
+            young: list[list[int]] = [[] for _ in range(len(many) // 8)]
+        assert parts
+    assert young
 
 
 async def test_what_was_set_aside_is_collected_while_little_happens(
