@@ -11,10 +11,12 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import gazette_aio
 from release.extras import USES
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = PYPROJECT["project"]
 PINNED = Path(__file__).parent / "public_names.txt"
 
 
@@ -75,6 +77,24 @@ def test_without_extras_each_use_names_its_extra():
     )
 
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
+
+
+def test_the_page_of_an_index_links_to_the_projects_home():
+    (home,) = re.findall(r"^repo_url: (.*)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    page = (ROOT / "README.md").read_text("utf-8")
+    for each in PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"][
+        "substitutions"
+    ]:
+        page = re.sub(each["pattern"], each["replacement"], page)
+    links = re.findall(r"\]\((.*?)\)", page)
+
+    assert len(links) > 20
+    assert [each for each in links if not each.startswith(("https://gazette.dev", home))] == []
+    assert {home, f"{home}/blob/main/CHANGELOG.md"} < set(PROJECT["urls"].values())
+
+
+def test_the_changelog_has_the_version():
+    assert f"\n## [{gazette_aio.__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
 def test_pythons_are_those_that_are_tested():
