@@ -15,6 +15,8 @@ from gazette_aio.client.retry_rules import decide
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gazette_aio.client.deadline import Deadline
+
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +37,11 @@ class Attempts:
     """
 
     def __init__(
-        self, operation: Operation, policy: RetryPolicy, request: Any, endpoint: str = ""
+        self,
+        operation: Operation,
+        policy: RetryPolicy,
+        request: Any,
+        endpoint: str = "",
     ) -> None:
         self._endpoint = endpoint
         self._last_logged = ""
@@ -141,40 +147,49 @@ class Attempts:
             extra={"journal": self._journal, "attempt": self.count},
         )
 
-    async def until_success(
-        self,
-        call: Callable[[], Awaitable[T]],
-        *,
-        ready: Callable[[], Awaitable[object]] | None = None,
-        note: Callable[[pb.GazetteError | None], None] | None = None,
-    ) -> T:
-        """Return the result of `call`, repeated after pauses until it succeeds.
 
-        Args:
-            call: One attempt.
-            ready: Waits for the server before each attempt. Its time-out isn't retried, because
-                gRPC has retried meanwhile.
-            note: Called with each failure, and with None after the success.
+async def until_success(
+    call: Callable[[], Awaitable[T]],
+    operation: Operation,
+    policy: RetryPolicy,
+    request: Any,
+    *,
+    endpoint: str = "",
+    ready: Callable[[], Awaitable[object]] | None = None,
+    deadline: Deadline | None = None,
+) -> T:
+    """Return the result of `call`, repeated after pauses until it succeeds.
 
-        Raises:
-            GazetteError: The error isn't retried.
+    Args:
+        call: One attempt.
+        operation: As of Attempts, like `policy`, `request` and `endpoint`.
+        policy: See there.
+        request: See there.
+        endpoint: See there.
+        ready: Waits for the server before each attempt. Its time-out isn't retried, because gRPC
+            has retried meanwhile.
+        deadline: Notes the latest failure that is being retried, for its own error.
 
-        Cancellation: that of `call`.
-        """
-        has_failed = False
-        while True:
-            if ready is not None:
-                await ready()
-            try:
-                result = await call()
-            except pb.GazetteError as error:
-                has_failed = True
-                if note is not None:
-                    note(error)
-                await asyncio.sleep(self.failed(error))
-            else:
-                if has_failed:
-                    self.succeeded()
-                if note is not None:
-                    note(None)
-                return result
+    Raises:
+        GazetteError: The error isn't retried.
+
+    Cancellation: that of `call`.
+    """
+    attempts: Attempts | None = None
+    while True:
+        if ready is not None:
+            await ready()
+        try:
+            result = await call()
+        except pb.GazetteError as error:
+            if attempts is None:
+                attempts = Attempts(operation, policy, request, endpoint)
+            if deadline is not None:
+                deadline.note(error)
+            await asyncio.sleep(attempts.failed(error))
+        else:
+            if attempts is not None:
+                attempts.succeeded()
+                if deadline is not None:
+                    deadline.note(None)
+            return result

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.appender import Appender
-from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.appends.content_buffer import Bytes
+from gazette_aio.client.attempts import until_success
 from gazette_aio.client.retry import Operation, RetryPolicy
 from gazette_aio.protocol.journal import encodable
 
@@ -39,13 +41,9 @@ class SeekableFile(Protocol):
         ...
 
 
-Content: TypeAlias = (
-    bytes
-    | bytearray
-    | memoryview
-    | SeekableFile
-    | Callable[[], AsyncIterable[bytes] | Iterable[bytes]]
-)
+_Parts: TypeAlias = Callable[[], AsyncIterable[bytes] | Iterable[bytes]]
+
+Content: TypeAlias = Bytes | SeekableFile | _Parts
 """Content to append: bytes, a seekable binary file, or a function that returns an iterable."""
 
 
@@ -74,36 +72,41 @@ async def append(
     deadline = client.context.deadline(
         "append", timeout, journal=request.journal, doubt=MAYBE_APPENDED
     )
-    attempts = Attempts(
-        Operation.APPEND,
-        retry_policy or client.context.retry_policy,
-        request,
-        client.context.dispatcher.endpoint,
+    work = deadline.run(
+        until_success(
+            partial(_append_once, client, request, content),
+            Operation.APPEND,
+            retry_policy or client.context.retry_policy,
+            request,
+            endpoint=client.context.dispatcher.endpoint,
+            deadline=deadline,
+        )
     )
-
-    async def append_once() -> pb.AppendResponse:
-        async with Appender(client, request) as appender:
-            for item in content:
-                async with contextlib.aclosing(_chunks(item)) as chunks:
-                    async for chunk in chunks:
-                        await appender.write(chunk)
-        return appender.response
-
-    async def append_content() -> pb.AppendResponse:
-        try:
-            return await attempts.until_success(append_once, note=deadline.note)
-        except _ContentError as failed:
-            error = failed.error
-        raise error
-
-    work = deadline.run(append_content())
     if (tracing := client.context.tracing) is not None:
-        return await _traced(tracing, request.journal, work)
-    return await work
+        work = _traced(tracing, request.journal, work)
+    try:
+        return await work
+    except _ContentError as failed:
+        error = failed.error
+    raise error
+
+
+async def _append_once(
+    client: JournalClient, request: pb.AppendRequest, content: tuple[Content, ...]
+) -> pb.AppendResponse:
+    async with Appender(client, request) as appender:
+        for item in content:
+            if isinstance(item, Bytes):
+                await appender.write(item)
+                continue
+            async with contextlib.aclosing(_chunks(item)) as chunks:
+                async for chunk in chunks:
+                    await appender.write(chunk)
+        return await appender.close()
 
 
 def _require_content(item: object) -> None:
-    if not isinstance(item, bytes | bytearray | memoryview | SeekableFile | Callable):
+    if not isinstance(item, Bytes | SeekableFile | Callable):
         raise TypeError(
             "content: expected bytes, a binary file or a function that returns an iterable, "
             f"not {type(item).__name__}"
@@ -127,7 +130,7 @@ async def _traced(
         response = await work
         set_commit(span, response.commit)
     except BaseException as failure:
-        error = failure
+        error = failure.error if isinstance(failure, _ContentError) else failure
         raise
     else:
         return response
@@ -141,12 +144,10 @@ def set_commit(span: Span, commit: pb.Fragment) -> None:
     span.set("gazette.end", commit.end)
 
 
-async def _chunks(item: Content) -> AsyncGenerator[bytes | bytearray | memoryview, None]:
+async def _chunks(item: SeekableFile | _Parts) -> AsyncGenerator[bytes, None]:
     """Yield the parts of `item`, from its start."""
     try:
-        if isinstance(item, bytes | bytearray | memoryview):
-            yield item
-        elif isinstance(item, SeekableFile):
+        if isinstance(item, SeekableFile):
             await _use(item.seek, 0)
             while data := await _use(item.read, _SLICE_BYTES):
                 yield data

@@ -12,23 +12,26 @@ import grpc.aio
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Scope
 from gazette_aio.aio.task import call_from_anywhere
-from gazette_aio.client.appends.content_buffer import chunks, require_bytes
+from gazette_aio.client.appends.content_buffer import require_bytes
 from gazette_aio.client.options import CHUNK_BYTES
 from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
+from gazette_aio.client.rpc.member_choice import Mode
 from gazette_aio.client.rpc.stub import without_header
 from gazette_aio.client.rpc.unary import decoded
 from gazette_aio.protocol.status_errors import status_error
 from gazette_aio.protocol.varint import encode_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from gazette_aio.client.client import JournalClient
-    from gazette_aio.client.rpc.stub import AppendCall
+
+AppendCall = grpc.aio.StreamUnaryCall[bytes, bytes]
 
 _COMMIT: Final = b""
 ROLLBACK_SECONDS: Final = 1.0
 _CONTENT_TAG: Final = bytes([pb.AppendRequest.DESCRIPTOR.fields_by_name["content"].number << 3 | 2])
+_FULL_CHUNK: Final = _CONTENT_TAG + encode_varint(CHUNK_BYTES)
 
 
 class _State(enum.Enum):
@@ -118,9 +121,11 @@ class Appender(Scope):
         """
         require_bytes(data)
         if data:
-            await self.write_pieces((memoryview(data).cast("B"),))
+            content = memoryview(data).cast("B")
+            self._sent_bytes += len(content)
+            await self._send(await self._open(), content_messages((content,)))
 
-    async def write_pieces(self, pieces: Iterable[bytes | memoryview]) -> None:
+    async def write_pieces(self, pieces: Collection[bytes | memoryview]) -> None:
         """Send pieces of content, as `write()` sends them joined.
 
         Raises:
@@ -128,15 +133,8 @@ class Appender(Scope):
 
         Cancellation: poisons — the append is rolled back.
         """
-        call = await self._open()
-        await self._send(call, self._messages(pieces))
-
-    def _messages(self, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-        # Wire: there's no chunk without content, which would mean to commit.
-        for chunk in chunks(pieces, CHUNK_BYTES):
-            size = sum(map(len, chunk))
-            self._sent_bytes += size
-            yield b"".join((_CONTENT_TAG, encode_varint(size), *chunk))
+        self._sent_bytes += sum(map(len, pieces))
+        await self._send(await self._open(), content_messages(pieces))
 
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without earlier writes it's an append of no bytes.
@@ -158,12 +156,18 @@ class Appender(Scope):
                 # Race: the broker may answer before the commit; the response has the reason.
                 pass
             response = await self._finish(call)
-            _check_length(response.commit, self._sent_bytes)
-            if self._sent_bytes:
-                self._context.metrics.append_bytes(self._request.journal, self._sent_bytes)
-            return response
-        finally:
+        except BaseException:
             self._drop()
+            raise
+        # Invariant: an append counts as committed only if the broker committed all of it.
+        if (length := pb.content_length(response.commit)) != (expected := self._sent_bytes):
+            raise pb.ValidationError(
+                f"invalid length of Commit ({length}; expected {expected})",
+                ("validating broker response",),
+            )
+        if expected:
+            self._context.metrics.append_bytes(self._request.journal, expected)
+        return response
 
     async def abort(self) -> None:
         """Roll back. Does nothing after `close()`, and never fails. Idempotent.
@@ -204,17 +208,20 @@ class Appender(Scope):
         if self._state is _State.CLOSED:
             raise pb.UsageError("the Appender is closed; reset() it first")
         if self._call is None:
-            self._context.rpc.check_append(self._request)
-            begun = await self._context.rpc.append(self._request, claims=self._claims)
-            call, self._endpoint = begun
+            rpc, request = self._context.rpc, self._request
+            rpc.check_request(request)
+            call: AppendCall
+            call, connection = await rpc.begin("append", request, Mode.PRIMARY, self._claims)
             self._call = call
+            self._endpoint = connection.endpoint
             self._loop = asyncio.get_running_loop()
             if self._state is not _State.READY:
                 # Race: another task aborted it while it waited for a token or the broker.
                 self._drop()
                 raise pb.UsageError("the Appender was closed while it opened")
             self._state = _State.OPEN
-            await self._send(call, (without_header(self._request).SerializeToString(),))
+            await self._send(call, (without_header(request).SerializeToString(),))
+            return call
         return self._call
 
     async def _send(self, call: AppendCall, messages: Iterable[bytes]) -> None:
@@ -245,6 +252,7 @@ class Appender(Scope):
         except grpc.aio.AioRpcError as error:
             raise transport_error(error, endpoint=self._endpoint, journal=journal) from error
 
+        self._state = _State.CLOSED
         try:
             response = decoded(pb.AppendResponse.FromString, data)
             pb.validate(response, strict=self._context.strict)
@@ -289,13 +297,23 @@ class Appender(Scope):
         return f"<Appender of {self._request.journal!r}, {self._state.value}>"
 
 
-def _check_length(commit: pb.Fragment, expected: int) -> None:
-    # Invariant: an append counts as committed only if the broker committed all of it.
-    if (length := pb.content_length(commit)) != expected:
-        raise pb.ValidationError(
-            f"invalid length of Commit ({length}; expected {expected})",
-            ("validating broker response",),
-        )
+def content_messages(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the encoded messages of content, of which each but the last one is full."""
+    parts: list[bytes | memoryview] = []
+    missing = CHUNK_BYTES
+    for piece in pieces:
+        rest = piece
+        while len(rest) >= missing:
+            rest = memoryview(rest)
+            yield b"".join((_FULL_CHUNK, *parts, rest[:missing]))
+            rest = rest[missing:]
+            parts = []
+            missing = CHUNK_BYTES
+        if rest:
+            parts.append(rest)
+            missing -= len(rest)
+    if parts:  # Wire: a chunk without content would mean to commit.
+        yield b"".join((_CONTENT_TAG, encode_varint(CHUNK_BYTES - missing), *parts))
 
 
 def _refusal_detail(request: pb.AppendRequest, response: pb.AppendResponse) -> str:

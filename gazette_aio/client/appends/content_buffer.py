@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.append_memory import AppendMemory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Collection
 
 _logger = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ _SLICE_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 4 << 10
 """Average length of pieces below which it's faster to join them first."""
 
-Chunk = list[bytes | memoryview]
-"""Content of one message, in parts."""
+Bytes: TypeAlias = bytes | bytearray | memoryview
+"""Content."""
 
 
 def require_bytes(data: object) -> None:
@@ -48,11 +48,11 @@ def require_bytes(data: object) -> None:
     Raises:
         TypeError: It's something else.
     """
-    if not isinstance(data, bytes | bytearray | memoryview):
+    if not isinstance(data, Bytes):
         raise TypeError(f"data: expected bytes, not {type(data).__name__}")
 
 
-def checked_bytes(data: bytes | bytearray | memoryview) -> bytes:
+def checked_bytes(data: Bytes) -> bytes:
     """Return `data` as bytes.
 
     Raises:
@@ -199,7 +199,7 @@ class ContentBuffer:
                     self.tail = self.tail[pieces:]
                     self._set_quick_length()
 
-    async def pieces(self) -> AsyncGenerator[Iterable[bytes]]:
+    async def pieces(self) -> AsyncGenerator[Collection[bytes]]:
         """Yield all content, in lists of pieces.
 
         Raises:
@@ -307,29 +307,6 @@ class _UnlinkedFile:
                     self._file.close()
                 except OSError as error:
                     _logger.warning("closing the spool of an append failed: %s", error)
-
-
-def chunks(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[Chunk]:
-    """Yield content as chunks of `size` bytes, and a shorter last one."""
-    parts: Chunk = []
-    missing = size
-    for piece in pieces:
-        if len(piece) < missing:
-            if piece:
-                parts.append(piece)
-                missing -= len(piece)
-            continue
-        view = memoryview(piece)
-        while len(view) >= missing:
-            yield [*parts, view[:missing]]
-            view = view[missing:]
-            parts = []
-            missing = size
-        if view:
-            parts.append(view)
-            missing -= len(view)
-    if parts:
-        yield parts
 
 
 def _joined(pieces: list[bytes], size: int) -> list[bytes]:

@@ -18,7 +18,7 @@ from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.batch import Batch
 from gazette_aio.client.appends.content_buffer import ContentBuffer
 from gazette_aio.client.appends.journal_errors import failed_dependency
-from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.attempts import until_success
 from gazette_aio.client.retry import Operation
 
 if TYPE_CHECKING:
@@ -252,13 +252,6 @@ class JournalAppends:
             # Wire: brokers refuse it by a code that also stands for transient failures.
             raise pb.ValidationError("register modification requires non-empty Append")
 
-        attempts = Attempts(
-            Operation.APPEND_SERVICE,
-            settings.policy,
-            request,
-            settings.client.context.dispatcher.endpoint,
-        )
-
         async def append_once() -> pb.AppendResponse:
             appender = Appender(settings.client, request, claims=settings.claims)
             async with appender, contextlib.aclosing(batch.buffer.pieces()) as lists:
@@ -271,14 +264,22 @@ class JournalAppends:
                     raise
                 except OSError as error:
                     raise pb.StoreError(f"reading a spooled append: {error}") from error
-            return appender.response
+                return await appender.close()
 
-        note = None if self.deadline is None else self.deadline.note
-        return await attempts.until_success(append_once, note=note)
+        return await until_success(
+            append_once,
+            Operation.APPEND_SERVICE,
+            settings.policy,
+            request,
+            endpoint=settings.client.context.dispatcher.endpoint,
+            deadline=self.deadline,
+        )
 
     def _complete(self, response: pb.AppendResponse | None, error: BaseException | None) -> None:
         """Resolve the oldest batch, and drop it."""
         batch = self.batches.popleft()
+        if self.deadline is not None:
+            self.deadline.note(None)
         if batch is self.open:
             self.open = None
         if (closing := batch.complete(response, error)) is not None:

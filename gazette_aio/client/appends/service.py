@@ -218,7 +218,7 @@ class AppendService(Owner):
         self._check()
         awaited = _operations_of(dependencies) if dependencies else NO_DEPENDENCIES
         if not isinstance(request, str):
-            self._context.rpc.check_append(request)
+            self._context.rpc.check_request(request)
         journal = request if isinstance(request, str) else request.journal
         self._errors.pass_over(journal, journal)
         before = self._errors.changes(journal)
@@ -449,7 +449,7 @@ class AppendService(Owner):
             await asyncio.wait(self._settings.closing)
 
     def _begin(self, journal: str) -> JournalAppends:
-        self._context.rpc.check_append(pb.AppendRequest(journal=encodable(journal)))
+        self._context.rpc.check_request(pb.AppendRequest(journal=encodable(journal)))
         self._context.dispatcher.check()
         return JournalAppends(journal, self._settings)
 

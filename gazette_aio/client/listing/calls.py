@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.attempts import until_success
 from gazette_aio.client.listing.batches import apply_in_batches
 from gazette_aio.client.listing.compat import ignores_prefixes, select_listed, without_prefixes
 from gazette_aio.client.listing.snapshots import list_messages, snapshots_of
@@ -234,7 +234,9 @@ async def apply_journals(
         pb.validate(change)
         # Existing journals with such names may still be deleted.
         if change.HasField("upsert"):
-            within("Upsert.Name", client.context.rpc.check_journal, change.upsert.name)
+            allow_parent = client.context.rpc.allow_parent
+            name = change.upsert.name
+            within("Upsert.Name", pb.validate_journal, name, allow_parent=allow_parent)
 
     return await apply_in_batches(
         list(request.changes if isinstance(request, pb.ApplyRequest) else request),
@@ -270,12 +272,14 @@ async def retried(
 
     Cancellation: that of `attempt`.
     """
-    endpoint = context.dispatcher.endpoint
-    attempts = Attempts(Operation.CONTROL, policy or context.retry_policy, request, endpoint)
-    return await attempts.until_success(
+    return await until_success(
         lambda: attempt(context, request),
+        Operation.CONTROL,
+        policy or context.retry_policy,
+        request,
+        endpoint=context.dispatcher.endpoint,
         ready=context.dispatcher.ready,
-        note=None if deadline is None else deadline.note,
+        deadline=deadline,
     )
 
 
@@ -301,9 +305,10 @@ async def outlasted(client: JournalClient, listing: Callable[[], Awaitable[T]]) 
         return True if answer is None and failure.error and failure.error.retryable else answer
 
     policy = replace(context.retry_policy, on_error=decide)
-    request, endpoint = pb.ListRequest(), context.dispatcher.endpoint
-    attempts = Attempts(Operation.CONTROL, policy, request, endpoint)
-    return await attempts.until_success(listing)
+    endpoint = context.dispatcher.endpoint
+    return await until_success(
+        listing, Operation.CONTROL, policy, pb.ListRequest(), endpoint=endpoint
+    )
 
 
 def check_status(

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.attempts import until_success
 from gazette_aio.client.reads.reader import Reader
 from gazette_aio.client.retry import Operation
 from gazette_aio.client.rpc.member_choice import Mode
@@ -47,7 +47,6 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
     request = pb.ReadRequest(journal=encodable(journal), offset=-1, metadata_only=True)
     context.rpc.check_request(request)  # Failures of attempts to read are retried.
     deadline = context.deadline("probe", seconds, journal=journal)
-    attempts = Attempts(Operation.READ, context.retry_policy, request)
 
     async def look() -> int:
         async with Reader(client, request, on_offset_jump="skip") as reader:
@@ -58,8 +57,10 @@ async def head_of(client: JournalClient, journal: str, seconds: float = PROBE_SE
             text = f"the broker ended a probe of journal {journal}"
             raise pb.TransportError("UNAVAILABLE", text, journal=journal, retryable=True)
 
-    work = attempts.until_success(look, ready=context.dispatcher.ready, note=deadline.note)
-    return await deadline.run(work)
+    policy, ready = context.retry_policy, context.dispatcher.ready
+    return await deadline.run(
+        until_success(look, Operation.READ, policy, request, ready=ready, deadline=deadline)
+    )
 
 
 async def look_at_head(

@@ -199,7 +199,7 @@ class Dispatcher(Generic[MethodsT]):
         """
         default = self.default()
         member = self._member(journal, mode, refused_by)
-        if member is None:
+        if member is None or member is default:
             return default
         if member.state() is not MemberState.READY:
             member.is_dubious = False  # There will be another connection.
@@ -257,7 +257,11 @@ class Dispatcher(Generic[MethodsT]):
             members = members_of(refused_by.route)
         if members is None:
             return None
-        endpoint = pick(members, mode, self._zone, self._state_of, random.random)
+        if mode is Mode.PRIMARY:
+            endpoint = members.primary  # Whatever its state: no other member can append.
+        else:
+            replicas = ((zone, each, self._state_of(each)) for zone, each in members.replicas)
+            endpoint = pick(replicas, self._zone, random.random)
         if endpoint is None:
             return None
         if (member := self.pool.connections.get(endpoint)) is not None:

@@ -10,7 +10,7 @@ import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import gazette_aio.protocol as pb
 
@@ -67,29 +67,22 @@ def members_of(route: pb.Route) -> Members:
 
 
 def pick(
-    members: Members,
-    mode: Mode,
+    replicas: Iterable[tuple[str, str, MemberState | None]],
     zone: str,
-    states: Callable[[str], MemberState | None],
     chance: Callable[[], float] = float,
 ) -> str | None:
     """Return the endpoint of the member to use, or None for the address of the client.
 
     Args:
-        members: Members of the route of the journal.
-        mode: Member wanted.
+        replicas: Zone and endpoint of each member, and the state of the connection to it, or None
+            if none is allowed.
         zone: Zone of this process.
-        states: Returns the state of the connection to an endpoint, or None if connections to it
-            aren't allowed.
         chance: Source of numbers within [0, 1), to choose among equals.
     """
-    if mode is Mode.PRIMARY:
-        return members.primary  # Whatever its state: no other member can append.
-
     best: list[str] = []
     best_rank = 0
-    for member_zone, endpoint in members.replicas:
-        if not (state := states(endpoint)):
+    for member_zone, endpoint, state in replicas:
+        if not state:
             continue
         rank = state + _SAME_ZONE if member_zone == zone else state
         if rank > best_rank:

@@ -100,13 +100,23 @@ class RouteCache:
 
     def route(self, journal: str) -> pb.Route:
         """Return the route of a journal; without members if it's unknown."""
-        entry = self._entry(journal)
-        return pb.Route(primary=-1) if entry is None else pb.Route.FromString(entry.encoded)
+        if self.members(journal) is None:
+            return pb.Route(primary=-1)
+        return pb.Route.FromString(self._entries[strip_meta(journal)].encoded)
 
     def members(self, journal: str) -> Members | None:
         """Return the members of the route of a journal, or None if it's unknown."""
-        entry = self._entry(journal)
-        return None if entry is None else entry.members
+        entries = self._entries
+        # Invariant: keys are plain names, as in listings.
+        journal = strip_meta(journal)
+        entry = entries.get(journal)
+        if entry is None:
+            return None
+        if entry.fresh_until < self._clock():
+            del entries[journal]
+            return None
+        entries.move_to_end(journal)
+        return entry.members
 
     def update_route(self, journal: str, route: pb.Route | None) -> None:
         """Set the route of a journal; None, or a route without members, removes it."""
@@ -123,19 +133,6 @@ class RouteCache:
         entries.move_to_end(journal)
         if len(entries) > self._size:
             entries.popitem(last=False)
-
-    def _entry(self, journal: str) -> _Entry | None:
-        entries = self._entries
-        # Invariant: keys are plain names, as in listings.
-        journal = strip_meta(journal)
-        entry = entries.get(journal)
-        if entry is None:
-            return None
-        if entry.fresh_until < self._clock():
-            del entries[journal]
-            return None
-        entries.move_to_end(journal)
-        return entry
 
     def is_noop_router(self) -> bool:
         """Return False."""

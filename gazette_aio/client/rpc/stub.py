@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
-
-import grpc.aio
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.options import STREAM_BUFFER_BYTES
@@ -28,16 +26,6 @@ JournalRequest: TypeAlias = pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequ
 """A request of one journal. Brokers that don't serve the journal may refuse it."""
 
 _Request = TypeVar("_Request", bound=JournalRequest)
-
-AppendCall = grpc.aio.StreamUnaryCall[Any, bytes]
-
-
-class BegunAppend(NamedTuple):
-    """An Append RPC that has begun."""
-
-    call: AppendCall
-    endpoint: str
-    """Endpoint of the broker called."""
 
 
 class JournalStub(UnaryStub[JournalMethods]):
@@ -103,22 +91,8 @@ class JournalStub(UnaryStub[JournalMethods]):
 
         Cancellation: aborts — the RPC ends.
         """
-        connection, metadata = await self._journal_rpc(request, mode, claims)
-        call = connection.methods.read(without_header(request), metadata=metadata)
-        self._dispatcher.follow(call, connection, request.journal)
+        call, connection = await self.begin("read", request, mode, claims, without_header(request))
         return self._stream(call, decode_read_message, connection, request.journal)
-
-    async def append(
-        self, request: pb.AppendRequest, *, claims: pb.Claims | None = None
-    ) -> BegunAppend:
-        """Begin an Append RPC. The caller writes `request` first, without its header.
-
-        Cancellation: aborts — nothing was sent.
-        """
-        connection, metadata = await self._journal_rpc(request, Mode.PRIMARY, claims)
-        call: AppendCall = connection.methods.append(metadata=metadata)
-        self._dispatcher.follow(call, connection, request.journal)
-        return BegunAppend(call, connection.endpoint)
 
     async def list_fragments(
         self,
@@ -132,11 +106,9 @@ class JournalStub(UnaryStub[JournalMethods]):
         Cancellation: safe.
         """
         pb.validate(without_header(request))
-        connection, metadata = await self._journal_rpc(request, mode, claims)
-        if connection is self._dispatcher.default():
-            await self._dispatcher.ready()
-        call = connection.methods.list_fragments(without_header(request), metadata=metadata)
-        self._dispatcher.follow(call, connection, request.journal)
+        call, connection = await self.begin(
+            "list_fragments", request, mode, claims, without_header(request)
+        )
         parse = pb.FragmentsResponse.FromString
         return await self._unary(call, parse, connection, request.journal)
 
@@ -153,33 +125,21 @@ class JournalStub(UnaryStub[JournalMethods]):
         call = connection.methods.fragment_store_health(request, metadata=metadata)
         return await self._unary(call, pb.FragmentStoreHealthResponse.FromString, connection)
 
-    def check_journal(self, name: str) -> None:
-        """Refuse the name of a journal outside of the root of a file store.
-
-        Raises:
-            ValidationError: The name begins with `../`, or isn't valid.
-        """
-        if not self.allow_parent:
-            pb.validate_journal(name, allow_parent=False)
-
     def check_request(self, request: pb.ReadRequest | pb.AppendRequest) -> None:
-        """Check a request, and the name of its journal.
-
-        Raises:
-            ValidationError: The request is invalid.
-        """
-        pb.validate(without_header(request))
-        within("Journal", self.check_journal, request.journal)
-
-    def check_append(self, request: pb.AppendRequest) -> None:
-        """Check the first request of an append.
+        """Check a request, and that its journal isn't outside of the root of a file store.
 
         Raises:
             ValidationError: The request is invalid, or names no journal.
         """
-        if not request.journal:
-            raise pb.ValidationError("expected Request.Journal")
-        within("Request", self.check_request, request)
+        is_append = isinstance(request, pb.AppendRequest)
+        if is_append and not request.journal:
+            raise pb.ValidationError("expected Request.Journal")  # As a chunk, it may be valid.
+        try:
+            pb.validate(without_header(request))
+            allow_parent = self.allow_parent
+            within("Journal", pb.validate_journal, request.journal, allow_parent=allow_parent)
+        except pb.ValidationError as error:
+            raise error.extend("Request") if is_append else error from None
 
     async def aclose(self) -> None:
         """End all streams. Idempotent.
@@ -192,15 +152,39 @@ class JournalStub(UnaryStub[JournalMethods]):
         for stream in streams:
             await stream.aclose()
 
-    async def _journal_rpc(
-        self, request: JournalRequest, mode: Mode, claims: pb.Claims | None
-    ) -> tuple[MemberConnection[JournalMethods], pb.Metadata]:
-        """Return the connection and metadata for an RPC of a journal, which must begin at once."""
+    async def begin(
+        self,
+        method: str,
+        request: JournalRequest,
+        mode: Mode,
+        claims: pb.Claims | None,
+        *messages: JournalRequest,
+    ) -> tuple[Any, MemberConnection[JournalMethods]]:
+        """Begin an RPC of a journal, if possible at a member of the mode.
+
+        Args:
+            method: Name of the method.
+            request: The request, which is valid.
+            mode: Member that serves it.
+            claims: Claims of the RPC; None for the least ones it needs.
+            messages: The request as it's sent; none if the caller writes it.
+
+        Returns:
+            The call, and its connection.
+
+        Cancellation: aborts — nothing was sent.
+        """
+        dispatcher, journal = self._dispatcher, request.journal
         refused_by = request.header if request.HasField("header") else None
         if request.do_not_proxy:
-            await self._dispatcher.reach(request.journal, mode, refused_by)
+            await dispatcher.reach(journal, mode, refused_by)
         metadata = await self._authorize(request, claims)
-        return self._dispatcher.connection(request.journal, mode, refused_by), metadata
+        connection = dispatcher.connection(journal, mode, refused_by)
+        if isinstance(request, pb.FragmentsRequest) and connection is dispatcher.default():
+            await dispatcher.ready()
+        call = getattr(connection.methods, method)(*messages, metadata=metadata)
+        dispatcher.follow(call, connection, journal)
+        return call, connection
 
     def _stream(
         self,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.attempts import Attempts
+from gazette_aio.client.attempts import until_success
 from gazette_aio.client.listing.batches import apply_in_batches
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol import consumer as pc
@@ -262,8 +262,15 @@ async def _call(
             _check(client, response, shard)
         return response
 
-    attempts = Attempts(Operation.CONTROL, client.retry_policy, request, client.endpoint)
-    return await attempts.until_success(once, ready=client.dispatcher.ready, note=deadline.note)
+    return await until_success(
+        once,
+        Operation.CONTROL,
+        client.retry_policy,
+        request,
+        endpoint=client.endpoint,
+        ready=client.dispatcher.ready,
+        deadline=deadline,
+    )
 
 
 async def _check_shards(client: ShardClient, response: pc.ListResponse) -> None:

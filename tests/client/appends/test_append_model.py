@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -29,15 +30,15 @@ class ScriptedRpc:
         self.open = asyncio.Event()
         self.open.set()
 
-    def check_append(self, request: pb.AppendRequest) -> None:
+    def check_request(self, request: pb.AppendRequest) -> None:
         pb.validate(request)
 
     async def aclose(self) -> None:
         pass
 
-    async def append(self, request: pb.AppendRequest, *, claims: object) -> Any:
+    async def begin(self, _method: str, request: pb.AppendRequest, *_: object) -> Any:
         self.rpcs += 1
-        return ScriptedCall(self, request.journal), "http://scripted"
+        return ScriptedCall(self, request.journal), SimpleNamespace(endpoint="http://scripted")
 
 
 class ScriptedCall:

@@ -21,7 +21,9 @@ from gazette_aio.aio.threads import in_thread
 from gazette_aio.client import AppendService, AsyncOperation, JournalClient
 from gazette_aio.client.append_memory import AppendMemory
 from gazette_aio.client.appends import content_buffer
-from gazette_aio.client.appends.content_buffer import SPILL_BYTES, ContentBuffer, chunks
+from gazette_aio.client.appends.appender import content_messages
+from gazette_aio.client.appends.content_buffer import SPILL_BYTES, ContentBuffer
+from gazette_aio.client.options import CHUNK_BYTES
 from tests import extent
 from tests.client.appends.spool_files import SpoolFiles, full_disk
 from tests.client.support import JOURNAL, MemoryJournals
@@ -70,21 +72,15 @@ def tiny_spill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_buffer, "SPILL_BYTES", 7)
 
 
-@pytest.mark.parametrize("size", [1, 1000, SPILL_BYTES, 3 << 20, 1 << 30])
-async def test_long_content_in_memory(size: int) -> None:
-    """More than is joined at once, in pieces of any length."""
-    lengths = [SPILL_BYTES, 0, 1, 1 << 20, 999, 1000, 1001, 700 << 10, 300 << 10, 3, 0]
-    if size == 1:
-        lengths = [7, 0, 1, 3]
+def test_messages_of_long_content() -> None:
+    """Pieces of any length make messages of which each but the last one is full."""
+    lengths = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 999, 3 * CHUNK_BYTES + 7, 3, 0]
     pieces = [pattern(length, first) for first, length in enumerate(lengths)]
-    buffer = ContentBuffer()
-    for piece in pieces:
-        buffer.append(piece)
-    (content,) = [each async for each in buffer.pieces()]
-    parts = [b"".join(chunk) for chunk in chunks(content, size)]
-    assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
-    assert 0 < len(parts[-1]) <= size
-    assert b"".join(parts) == b"".join(pieces)
+    for count in range(len(pieces) + 1):
+        messages = [pb.AppendRequest.FromString(each) for each in content_messages(pieces[:count])]
+        assert all(len(each.content) == CHUNK_BYTES for each in messages[:-1])
+        assert all(each.content for each in messages)
+        assert b"".join(each.content for each in messages) == b"".join(pieces[:count])
 
 
 steps = st.one_of(
@@ -96,10 +92,10 @@ steps = st.one_of(
 )
 
 
-@given(script=st.lists(steps, max_size=30), size=st.integers(1, 12))
+@given(script=st.lists(steps, max_size=30))
 @extent.examples(50)
-@example(script=[("append", b"content"), ("settle", True), ("retain",), ("settled",)], size=1)
-def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: int) -> None:
+@example(script=[("append", b"content"), ("settle", True), ("retain",), ("settled",)])
+def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]]) -> None:
     """Whatever happens while content is written to the file, and memory is used up or not."""
     may_write = asyncio.Event()
 
@@ -144,9 +140,6 @@ def test_a_content_buffer_is_a_byte_string(script: list[tuple[Any, ...]], size: 
             assert buffer.length == len(model)
             lists = [list(each) async for each in buffer.pieces()]
             assert b"".join(itertools.chain(*lists)) == model
-            parts = [b"".join(chunk) for chunk in chunks(itertools.chain(*lists), size)]
-            assert all(len(part) == size for part in parts[:-1])
-            assert all(0 < len(part) <= size for part in parts)
             assert buffer.head_bytes == 20 - memory.free_bytes == sum(map(len, buffer.head))
             assert buffer.tail_bytes == sum(map(len, buffer.tail))
             assert buffer.quick_length >= buffer.filed + buffer.head_bytes

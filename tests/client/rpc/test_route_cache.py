@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import gazette_aio.protocol as pb
 from gazette_aio.client import NoopDispatchRouter, RouteCache
 from gazette_aio.client.options import cache_size_from_environment, cache_ttl_from_environment
-from gazette_aio.client.rpc.member_choice import MemberState, Mode, members_of, pick
+from gazette_aio.client.rpc.member_choice import MemberState, members_of, pick
 
 FAILED, IDLE = MemberState.FAILED, MemberState.IDLE
 CONNECTING, READY = MemberState.CONNECTING, MemberState.READY
@@ -149,57 +149,59 @@ def test_times_of_the_environment_are_checked(ttl: str) -> None:
 THREE = route("remote/primary", "local/replica", "local/other")
 
 
+def choose(
+    given: pb.Route,
+    states: dict[str, MemberState | None],
+    chance: float = 0.0,
+    *,
+    zone: str = "local",
+    default: MemberState = READY,
+) -> str | None:
+    """Return the name of the replica to use; states not given are `default`."""
+    replicas = (
+        (zone, endpoint, states.get(endpoint.removeprefix("http://"), default))
+        for zone, endpoint in members_of(given).replicas
+    )
+    chosen = pick(replicas, zone, lambda: chance)
+    return None if chosen is None else chosen.removeprefix("http://")
+
+
 @pytest.mark.parametrize(
-    ("mode", "states", "expected"),
+    ("states", "expected"),
     [
-        (Mode.PRIMARY, {}, "primary"),
-        (Mode.PRIMARY, {"primary": FAILED, "replica": READY}, "primary"),
-        (Mode.REPLICA, {}, "replica"),
-        (Mode.REPLICA, {"primary": READY}, "replica"),
-        (Mode.REPLICA, {"other": CONNECTING}, "other"),
-        (Mode.REPLICA, {"other": READY, "replica": CONNECTING}, "other"),
-        (Mode.REPLICA, {"replica": FAILED}, "other"),
-        (Mode.REPLICA, {"replica": None}, "other"),
+        ({}, "replica"),
+        ({"primary": READY}, "replica"),
+        ({"other": CONNECTING}, "other"),
+        ({"other": READY, "replica": CONNECTING}, "other"),
+        ({"replica": FAILED}, "other"),
+        ({"replica": None}, "other"),
         # Better a broker far away than one which can't be reached.
-        (Mode.REPLICA, {"replica": FAILED, "other": FAILED}, "primary"),
-        (Mode.REPLICA, dict.fromkeys(("primary", "replica", "other"), FAILED), None),
+        ({"replica": FAILED, "other": FAILED}, "primary"),
+        (dict.fromkeys(("primary", "replica", "other"), FAILED), None),
     ],
 )
-def test_preferences(
-    mode: Mode, states: dict[str, MemberState | None], expected: str | None
-) -> None:
-    def state(endpoint: str) -> MemberState | None:
-        return states.get(endpoint.removeprefix("http://"), IDLE)
-
-    chosen = pick(members_of(THREE), mode, "local", state)
-    assert chosen == (None if expected is None else f"http://{expected}")
+def test_preferences(states: dict[str, MemberState | None], expected: str | None) -> None:
+    assert choose(THREE, states, default=IDLE) == expected
 
 
 def test_chance_decides_among_equals() -> None:
-    def choose(chance: float) -> str | None:
-        members = members_of(THREE)
-        return pick(members, Mode.REPLICA, "local", lambda _: READY, lambda: chance)
-
-    assert choose(0.0) == choose(0.49) == "http://replica"
-    assert choose(0.5) == choose(0.99) == "http://other"
+    assert choose(THREE, {}, 0.0) == choose(THREE, {}, 0.49) == "replica"
+    assert choose(THREE, {}, 0.5) == choose(THREE, {}, 0.99) == "other"
 
 
 def test_inconsistent_routes() -> None:
-    def choose(mode: Mode, inconsistent: pb.Route) -> str | None:
-        return pick(members_of(inconsistent), mode, "local", lambda _: READY)
-
     short = route("local/one", "local/two", primary=1)
     del short.endpoints[1]
-    assert choose(Mode.PRIMARY, short) is None
-    assert choose(Mode.REPLICA, short) == "http://one"
+    assert members_of(short).primary is None
+    assert choose(short, {}) == "one"
     short.endpoints[0] = ""
-    assert choose(Mode.REPLICA, short) is None
+    assert choose(short, {}) is None
     long = route("local/" + "l" * 2000)
-    assert choose(Mode.PRIMARY, long) is choose(Mode.REPLICA, long) is None
+    assert members_of(long).primary is choose(long, {}) is None
     for primary in (-1, 1, 1 << 30):
-        assert choose(Mode.PRIMARY, route("local/one", primary=primary)) is None
-    assert choose(Mode.PRIMARY, pb.Route()) is None
-    assert choose(Mode.REPLICA, pb.Route(primary=-1)) is None
+        assert members_of(route("local/one", primary=primary)).primary is None
+    assert members_of(pb.Route()).primary is None
+    assert choose(pb.Route(primary=-1), {}) is None
 
 
 @given(
@@ -207,7 +209,6 @@ def test_inconsistent_routes() -> None:
     endpoints=st.integers(0, 8),
     primary=st.integers(-2, 8),
     states=st.dictionaries(st.sampled_from("wxyz"), st.sampled_from([None, *MemberState])),
-    mode=st.sampled_from(Mode),
     chance=st.floats(0, 1, exclude_max=True),
 )
 def test_the_choice_is_the_best_there_is(
@@ -215,30 +216,21 @@ def test_the_choice_is_the_best_there_is(
     endpoints: int,
     primary: int,
     states: dict[str, MemberState | None],
-    mode: Mode,
     chance: float,
 ) -> None:
-    chosen_from = route(*("/".join(member) for member in members), primary=primary)
-    del chosen_from.endpoints[endpoints:]
+    given = route(*("/".join(member) for member in members), primary=primary)
+    del given.endpoints[endpoints:]
+    known = members[:endpoints]
+    expected = f"http://{known[primary][1]}" if 0 <= primary < len(known) else None
+    assert members_of(given).primary == expected
 
-    def state(endpoint: str) -> MemberState | None:
-        return states.get(endpoint.removeprefix("http://"), IDLE)
-
-    chosen = pick(members_of(chosen_from), mode, "a", state, lambda: chance)
-
-    usable = [
-        (zone, f"http://{name}")
-        for zone, name in members[:endpoints]
-        if state(f"http://{name}") not in (None, FAILED)
+    ranks = [
+        (zone == "a", state, name)
+        for zone, name in known
+        if (state := states.get(name, IDLE)) not in (None, FAILED)
     ]
-    if mode is Mode.PRIMARY:
-        known = members[: min(endpoints, len(members))]
-        expected = f"http://{known[primary][1]}" if 0 <= primary < len(known) else None
-        assert chosen == expected
-    else:
-        assert (chosen is None) == (not usable)
-        ranks = {(zone == "a", state(endpoint)) for zone, endpoint in usable}
-        if chosen is not None:
-            assert max(ranks) in {
-                (zone == "a", state(chosen)) for zone, endpoint in usable if endpoint == chosen
-            }
+    chosen = choose(given, states, chance, zone="a", default=IDLE)
+    assert (chosen is None) == (not ranks)
+    if chosen is not None:
+        best = max(rank[:2] for rank in ranks)
+        assert chosen in {name for *rank, name in ranks if tuple(rank) == best}
