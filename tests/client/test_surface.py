@@ -15,7 +15,6 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import (
     DispatchRouter,
     Members,
-    Reader,
     RouteCache,
     connect,
     list_snapshots,
@@ -84,17 +83,6 @@ async def test_clients_share_a_router(broker: EmbeddedBroker) -> None:
 def test_a_router_has_its_own_cache(options: dict[str, float]) -> None:
     with pytest.raises(pb.ConfigurationError, match="a router has its own cache"):
         connect("http://localhost:1", router=RouteCache(), **options)  # type: ignore[arg-type]
-
-
-async def test_the_reader_of_a_retry_reader(broker: EmbeddedBroker) -> None:
-    async with connect(broker.endpoint) as client, client.read("a/journal") as reader:
-        assert await anext(reader) == b"content"
-        present = reader.reader
-        assert isinstance(present, Reader)
-        assert present.offset == reader.offset == 7
-        assert present.response.write_head == 7
-        await reader.aclose()
-        assert reader.reader is None
 
 
 def fragment(codec: pb.CompressionCodec.ValueType) -> pb.Fragment:

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Self
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.fragments.byte_reader import ByteReader
+from gazette_aio.aio.owner import Owner
 from gazette_aio.protocol.fragment import codec_name
 
 if TYPE_CHECKING:
     from gazette_aio.client.fragments.stream import FragmentStream
     from gazette_aio.client.metrics import Metrics
+
+
+class ByteReader(Owner):
+    """An async iterator of non-empty bytes."""
+
+    @abstractmethod
+    async def read(self, limit: int = -1) -> bytes:
+        """Return the next bytes, or nothing at the end.
+
+        Cancellation: safe.
+        """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if data := await self.read():
+            return data
+        raise StopAsyncIteration
 
 
 class FragmentReader(ByteReader):

@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.reads.journal_reader import JournalReader
-from gazette_aio.client.reads.reader import seek_target
+from gazette_aio.client.reads.reader import JournalReader, seek_target
 
 if TYPE_CHECKING:
     from gazette_aio.client.reads.retry_reader import RetryReader

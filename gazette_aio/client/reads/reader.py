@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Literal
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.reads.journal_reader import JournalReader
+from gazette_aio.client.fragments.reader import ByteReader
 from gazette_aio.client.reads.state import ReadState
 from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.client.status import StreamStatus
@@ -16,10 +17,32 @@ from gazette_aio.client.status import StreamStatus
 if TYPE_CHECKING:
     from gazette_aio.client.client import JournalClient
     from gazette_aio.client.fragments.reader import FragmentReader
-    from gazette_aio.client.reads.position import ReadPosition
     from gazette_aio.client.rpc.read_message import ReadMessage
     from gazette_aio.client.rpc.stream import ResponseStream
-    from gazette_aio.client.tracing import Span, Tracing
+    from gazette_aio.client.tracing import Span
+
+
+class JournalReader(ByteReader):
+    """A reader of a journal that knows the offset of each byte."""
+
+    @property
+    @abstractmethod
+    def request(self) -> pb.ReadRequest:
+        """The request, from the next byte on."""
+
+    @property
+    @abstractmethod
+    def offset(self) -> int:
+        """Offset of the next byte to be returned; -1 until the write head is known."""
+
+    @property
+    def journal(self) -> str:
+        """Name of the journal."""
+        return self.request.journal
+
+    def adjusted_offset(self, buffered: int) -> int:
+        """Return the offset of the first of `buffered` bytes that were read but not yet used."""
+        return self.offset - buffered
 
 
 class Reader(JournalReader):
@@ -66,6 +89,7 @@ class Reader(JournalReader):
         self._fragment: FragmentReader | None = None
         self._error: BaseException | None = None
         self._span: Span | None = None
+        # Invariant: the reader has ended if it's in error, and if the RPC referred to a file.
         self._ended = False
 
     @property
@@ -75,14 +99,19 @@ class Reader(JournalReader):
         return self._request
 
     @property
-    def position(self) -> ReadPosition:
-        """Position of the next byte to be returned."""
-        return self._state.position
-
-    @property
     def offset(self) -> int:
         """Offset of the next byte to be returned; -1 until the write head is known."""
-        return self._state.position.offset
+        return self._state.offset
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the end offset of the request was reached."""
+        return self._state.is_at_end
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing follows, except for the error that the reader is in."""
+        return self._ended and self._referral is None
 
     @property
     def response(self) -> pb.ReadResponse:
@@ -109,12 +138,12 @@ class Reader(JournalReader):
             return b""  # Without taking a response, whose content would remain.
         # Invariant: an abandoned fragment may only be closed.
         if self._fragment is not None and self._referral is not None:
-            data = self._fragment.read_nowait(state.position.bounded(limit))
+            data = self._fragment.read_nowait(state.bounded(limit))
             return None if data is None else self._taken(data)
         while not (data := state.take(limit)):
             if self._error is not None or self._referral is not None:
                 return None  # `read()` raises the error, or opens the file.
-            if state.position.is_at_end or self._ended:
+            if state.is_at_end or self._ended:
                 return b""
             if (
                 stream is None
@@ -174,44 +203,48 @@ class Reader(JournalReader):
             raise self._error.with_traceback(None)
         if self._ended:
             return None
-        if self._stream is None and not state.position.is_at_end:
-            await self._context.read_starts.acquire()
-            asyncio.get_running_loop().call_soon(self._context.read_starts.release)
-            if self._context.tracing is not None:
-                self._begin_span(self._context.tracing)
-            try:
-                self._stream = await self._context.rpc.read(self.request, claims=self._claims)
-            except BaseException as error:
-                self._end_span(error)
-                raise
-            self._stream.is_reported = True  # By this reader.
-            self._context.readers.add(self)
+        if self._stream is None and not state.is_at_end:
+            self._stream = await self._begin()
         state.take()
         # Race: another task may have closed the reader while the RPC began.
-        if self._is_over() or state.position.is_at_end or self._stream is None:
+        if self._ended or state.is_at_end or self._stream is None:
             await self.aclose()
             return None
         try:
             response = await self._stream.receive()
         except pb.TransportError as error:
-            # The broker's status counts, however the RPC ended afterwards.
-            self._error = state.failure or state.failed(error)
-            self._end_span(self._error)
-            raise self._error from None
-        if response is None:
-            if self._is_over():
-                return None  # The reader was closed, which is neither an error nor a referral.
-            self._ended = True
-            if state.failure is not None:
-                self._error = state.failure
-                self._end_span(self._error)
-                raise self._error
-            self._referral = state.referral
-            if self._referral is None:
-                self._end_span(None)
-            return None
-        self._receive(response)
-        return response
+            failure: pb.GazetteError | None = state.failed(error)
+        else:
+            if response is not None:
+                self._receive(response)
+                return response
+            if self.has_ended:
+                return await self._next()  # It was closed, or has failed, meanwhile.
+            failure = state.failure
+        if failure is not None:
+            self.fail(failure)
+            raise failure
+        self._ended = True
+        self._referral = state.referral
+        if self._referral is None:
+            self._end_span(None)
+        return None
+
+    async def _begin(self) -> ResponseStream[ReadMessage]:
+        context = self._context
+        await context.read_starts.acquire()
+        asyncio.get_running_loop().call_soon(context.read_starts.release)
+        if context.tracing is not None:
+            self._span = context.tracing.start("read", self._journal)
+            self._span.set("gazette.begin", self.offset)
+        try:
+            stream = await context.rpc.read(self.request, claims=self._claims)
+        except BaseException as error:
+            self._end_span(error)
+            raise
+        stream.is_reported = True  # By this reader.
+        context.readers.add(self)
+        return stream
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Skip content of the fragment's file that is being read, and return the new offset.
@@ -228,67 +261,64 @@ class Reader(JournalReader):
 
         Cancellation: safe — the offset is within the range to be skipped.
         """
-        position = self.position
-        target = seek_target(offset, whence, position.offset)
-        referral, fragment = self._referral, self._fragment
-        if referral is None or not position.offset <= target < referral.fragment.end:
+        state, referral, fragment = self._state, self._referral, self._fragment
+        target = seek_target(offset, whence, state.offset)
+        if referral is None or not state.offset <= target < referral.fragment.end:
             raise pb.SeekRequiresNewReaderError(
-                "seek offset requires new Reader", journal=self.journal, offset=position.offset
+                "seek offset requires new Reader", journal=self.journal, offset=state.offset
             )
         if fragment is None:
-            position.offset = target  # The next read opens the file there.
+            state.offset = target  # The next read opens the file there.
             return target
         try:
             await fragment.seek(target)
         except pb.GazetteError as error:
-            await self._end(error)
+            self.fail(error)
+            await self.aclose()
             raise
         finally:
-            position.offset = fragment.offset
+            state.offset = fragment.offset
         return target
 
     async def _read_fragment(self, referral: pb.ReadResponse, limit: int) -> bytes:
         state = self._state
-        if state.position.is_at_end:
-            await self._end()
-            return b""
+        data = b""
         try:
-            if (fragment := self._fragment) is None:
-                fragment = await self._context.fragments.open(
+            if self._fragment is None and not state.is_at_end:
+                self._fragment = await self._context.fragments.open(
                     referral.fragment, self.offset, referral.fragment_url, verify=self._verify
                 )
-                self._fragment = fragment
-                if self._referral is None:
-                    await self._end()  # Race: another task closed the reader meanwhile.
-                    return b""
-            data = await fragment.read(state.position.bounded(limit))
+            # Race: another task may have closed the reader meanwhile.
+            if self._fragment is not None and self._referral is not None and not state.is_at_end:
+                data = await self._fragment.read(state.bounded(limit))
         except pb.GazetteError as error:
-            await self._end(error)
+            self.fail(error)
+            await self.aclose()
             raise
         if not data:
-            await self._end()
+            await self.aclose()
         return self._taken(data)
 
     def _taken(self, data: bytes) -> bytes:
         """Count `data` of the fragment's file, and return it."""
         if data:
-            self.position.offset += len(data)
+            self._state.offset += len(data)
             self._context.metrics.read_bytes(self._journal, len(data))
         return data
 
     def _receive(self, response: ReadMessage) -> None:
+        state = self._state
         try:
-            self._state.receive(response)
+            state.receive(response)
         except pb.OffsetJumpError:
             if not self._skips_jumps:
                 raise
         except pb.ValidationError as error:
-            self._error = error
-            self.abandon()
+            self.fail(error)
             raise
         finally:
-            if self._state.failure is not None and self._stream is not None:
-                self._state.failure.endpoint = self._stream.endpoint
+            if state.failure is not None and self._stream is not None:
+                state.failure.endpoint = self._stream.endpoint
             if (
                 self._error is None
                 and not isinstance(response, ReadContent)
@@ -296,16 +326,17 @@ class Reader(JournalReader):
             ):
                 self._context.router.update_route(self._journal, response.header.route)
 
-    def _begin_span(self, tracing: Tracing) -> None:
-        self._span = tracing.start("read", self._journal)
-        self._span.set("gazette.begin", self.offset)
-
     def _end_span(self, error: BaseException | None) -> None:
         span, self._span = self._span, None
         if span is not None:
             span.set("gazette.end", self.offset)
             # A broker answers a read that doesn't block in this way at the write head.
             span.end(None if isinstance(error, pb.OffsetNotYetAvailableError) else error)
+
+    def fail(self, error: pb.GazetteError) -> None:
+        """End the RPC, and have reads raise `error`."""
+        self._error = self._error or error
+        self.abandon()
 
     def abandon(self) -> None:
         """End the RPC without waiting for its end."""
@@ -322,13 +353,7 @@ class Reader(JournalReader):
 
         Cancellation: safe — it ends anyway; call again to wait for that.
         """
-        await self._end()
-
-    async def _end(self, error: pb.GazetteError | None = None) -> None:
-        self._error = self._error or error
-        self._ended = True
-        self._referral = None
-        self._end_span(self._error)
+        self.abandon()
         if self._fragment is not None:
             await self._fragment.aclose()
             self._fragment = None
@@ -337,7 +362,7 @@ class Reader(JournalReader):
 
     def __del__(self) -> None:
         stream = getattr(self, "_stream", None)
-        if stream is not None and not stream.has_ended and not self._is_over():
+        if stream is not None and not stream.has_ended and not self._ended:
             # Race: garbage may be collected in any thread.
             stream.abandon_from_anywhere()
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
@@ -349,47 +374,46 @@ class Reader(JournalReader):
         return self._referral is not None or (stream is not None and not stream.has_ended)
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the broker of the RPC is connected, or the file that it referred to is read."""
+    def has_answered(self) -> bool:
+        """Whether any response has arrived, or the RPC has ended."""
         stream = self._stream
-        if self._referral is not None:
+        if self._ended or self._state.write_head is not None:
             return True
-        return stream is not None and not stream.has_ended and stream.is_connected()
+        return stream is not None and (stream.has_ended or stream.waiting_bytes > 0)
 
-    async def is_served(self, seconds: float) -> bool:
-        """Return whether the broker of the RPC is connected, and answers a probe within `seconds`.
+    async def is_served(self, seconds: float | None = None) -> bool:
+        """Return whether the broker of the RPC is connected, or the file of its referral is read.
+
+        Args:
+            seconds: Time within which the broker must answer a probe, too; None for no probe.
 
         Cancellation: safe.
         """
         stream = self._stream
-        if self._referral is not None or stream is None or stream.answers is None:
-            return self.is_connected
-        return self.is_connected and await stream.answers(seconds)
+        if self._referral is not None:
+            return True
+        if stream is None or stream.has_ended or not stream.connection.is_ready():
+            return False
+        return seconds is None or await stream.connection.answers(seconds)
 
     def status(self) -> StreamStatus:
         """Return the progress of the read."""
-        offset, stream, fragment = self.offset, self._stream, self._fragment
-        if fragment is not None:
-            waiting = fragment.waiting_bytes
-        else:
-            waiting = 0 if stream is None else stream.waiting_bytes
+        offset, stream = self.offset, self._stream
+        source = self._fragment or stream
         return StreamStatus(
             journal=self.journal,
             endpoint="" if stream is None else stream.endpoint,
-            waiting_bytes=waiting,
+            waiting_bytes=0 if source is None else source.waiting_bytes,
             offset=None if offset < 0 else offset,
             write_head=self._state.write_head,
             is_direct=self._referral is not None,
         )
 
-    def _is_over(self) -> bool:
-        return self._ended or self._error is not None
-
     def __repr__(self) -> str:
         if self._referral is not None:
             state = "direct"
         else:
-            state = "ended" if self._is_over() else "begun" if self._stream is not None else "ready"
+            state = "ended" if self._ended else "begun" if self._stream is not None else "ready"
         return f"<Reader of {self.journal!r} at {self.offset}, {state}>"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import time
@@ -14,16 +15,14 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.task import OwnedTask
 from gazette_aio.client.attempts import Attempts
-from gazette_aio.client.reads.head import LOOK_LIMIT_SECONDS, look_at_head
+from gazette_aio.client.reads.head import look_at_head
 from gazette_aio.client.reads.head_check import (
     CONFIRM_SECONDS,
     SILENT_SECONDS,
     HeadCheck,
     beyond_head,
 )
-from gazette_aio.client.reads.journal_reader import JournalReader
-from gazette_aio.client.reads.position import ReadPosition
-from gazette_aio.client.reads.reader import Reader, seek_target
+from gazette_aio.client.reads.reader import JournalReader, Reader, seek_target
 from gazette_aio.client.retry import LONGEST_DELAY, Operation, RetryPolicy
 
 if TYPE_CHECKING:
@@ -83,7 +82,6 @@ class RetryReader(JournalReader):
     ) -> None:
         self.client = client
         """Client of the reader."""
-        self._check(request)
         self._policy = retry_policy or client.context.retry_policy
         self._claims = claims
         self._wants_direct = direct
@@ -92,55 +90,54 @@ class RetryReader(JournalReader):
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
         self._interrupted = False
-        self._timer: asyncio.Timeout | None = None
         self._looking = OwnedTask()
         self._closed = asyncio.Event()
-        self._reader: Reader | None = None
-        self._dropped = Closing()
+        self._replaced = Closing()
         self._begin(request)
 
     def _begin(self, request: pb.ReadRequest) -> None:
+        self.client.context.rpc.check_request(request)
+        if request.metadata_only:
+            raise pb.ConfigurationError("a RetryReader reads content, not only metadata")
         self._request = pb.ReadRequest()
         self._request.CopyFrom(request)
         wants = self._wants_direct
         self._direct = self._request.do_not_proxy if wants is None else wants
         endpoint = self.client.context.dispatcher.endpoint
         self._attempts = Attempts(Operation.READ, self._policy, self._request, endpoint)
-        self._is_working = False
         self._at_head_since: float | None = None
-        self._head_check: HeadCheck | None = None
-        self._beyond: pb.OffsetBeyondHeadError | None = None
-        self._has_looked = False
-        self._response = pb.ReadResponse()
-        self._position = ReadPosition(request.offset, request.end_offset)
-        self._reader = self._fresh_reader()
+        self._renew(request.offset)
+
+    def _renew(self, offset: int) -> None:
+        """Put a new reader in place."""
+        self._began = now = time.monotonic()
+        self._is_working = False
+        since = self._at_head_since
+        self._checks_head = since is None or now >= since + SILENT_SECONDS
+        self._request.offset = offset
+        self._request.do_not_proxy = self._direct
+        self._reader = Reader(self.client, self._request, claims=self._claims, verify=self._verify)
 
     @property
     def request(self) -> pb.ReadRequest:
         """The request, from the next byte on. Its `block` may be changed."""
-        self._request.offset = self._position.offset
+        self._request.offset = self.offset
         return self._request
 
     @property
     def offset(self) -> int:
         """Offset of the next byte to be returned; -1 until the write head is known."""
-        return self._position.offset
+        return self._reader.offset
 
     @property
     def response(self) -> pb.ReadResponse:
         """The latest response. A response with content also has the last fragment and head."""
-        return self._response if self._reader is None else self._reader.response
+        return self._reader.response
 
     @property
     def write_head(self) -> int:
         """Write head of the journal as of the latest response, or 0 before the first."""
-        reader = self._reader
-        return self._response.write_head if reader is None else reader.write_head
-
-    @property
-    def reader(self) -> Reader | None:
-        """Reader of the present RPC, or None between two RPCs. It must not be read from."""
-        return self._reader
+        return self._reader.write_head
 
     @property
     def is_direct(self) -> bool:
@@ -165,18 +162,17 @@ class RetryReader(JournalReader):
         Cancellation: safe.
         """
         self._enter()
-        self._waits_since = time.monotonic()
+        self._arm()
         try:
             while limit:
                 self._check_open()  # Race: another task may close the reader.
+                if self._reader.has_ended:
+                    await self._reader.aclose()  # Ended, but its close may have been cancelled.
+                    self._renew(self.offset)
                 error: pb.GazetteError | None = None
-                if self._reader is None:
-                    self._reader = self._fresh_reader()
                 try:
                     # The end is awaited as well, so that the RPC doesn't outlive the read.
-                    data = self._reader.read_nowait(limit) or await self._arrival(
-                        self._reader, limit
-                    )
+                    data = self._reader.read_nowait(limit) or await self._arrival(limit)
                 except pb.OffsetJumpError as jump:
                     self._attempts.succeeded()
                     if jump.requested >= 0:
@@ -186,15 +182,14 @@ class RetryReader(JournalReader):
                     if self._direct and isinstance(failure, pb.ConfigurationError):
                         _logger.debug("reading %s through the broker: %s", self.journal, failure)
                         self._direct = False
-                        await self._drop_reader()
+                        self._reader.abandon()
                         continue
                     error = failure
                 else:
                     if data:
-                        self._attempts.succeeded()
-                        self._is_working = True
+                        self._works()
                         return data
-                    if self._position.is_at_end:
+                    if self._reader.is_at_end:
                         return b""
                 if not self._closed.is_set():
                     await self._restart_after(error)
@@ -205,97 +200,66 @@ class RetryReader(JournalReader):
             self._task = None
         return b""
 
-    async def _arrival(self, reader: Reader, limit: int) -> bytes:
-        """Return what the reader reads. Look after its RPC until that's known to work."""
-        try:
-            return await self._next_chunk(reader, limit)
-        finally:
-            self._looking.cancel()
-            self._beyond, self._has_looked = None, False
+    def _arm(self) -> None:
+        """Have reads time out later, unless the RPC is found to work."""
+        seconds = self._deadline.seconds
+        self._due = math.inf if seconds is None else time.monotonic() + seconds
 
-    async def _next_chunk(self, reader: Reader, limit: int) -> bytes:
+    def _works(self) -> None:
+        self._attempts.succeeded()
+        self._is_working = True
+
+    async def _arrival(self, limit: int) -> bytes:
+        """Return what the reader reads, within the time-out."""
+        reader = self._reader
+        if self._checks_head and self._request.block and self.offset > 0:
+            self._checks_head = False
+            await self._looking.aclose()  # That of an earlier RPC.
+            self._looking.start(self._check_silence(reader), f"gazette head {self.journal}")
         # Hot: a blocking RPC that works is waited for without a timer.
         while (pause := self._next_look()) is not None:
-            self._timer = timer = asyncio.timeout(pause)
+            timer = asyncio.timeout(pause)
             try:
                 async with timer:
                     return await reader.read(limit)
             except TimeoutError:
                 if not timer.expired():
                     raise
-            finally:
-                self._timer = None
-            if self._goes_on_looking(reader):
-                continue
             # A blocking read waits for content, which may take any time, but not for a broker whose
             # machine alone holds the connection.
-            if self._request.block and await self._is_served(reader):
+            left = self._due - time.monotonic()
+            probe_seconds = max(left, _PROBE_SECONDS) if left < math.inf else None
+            if self._request.block and await reader.is_served(probe_seconds):
                 self._works()
-            elif self._is_overdue():
+            elif left <= 0:
                 raise await self._timed_out()
         return await reader.read(limit)
 
-    async def _is_served(self, reader: Reader) -> bool:
-        if self._deadline.seconds is None:
-            return reader.is_connected
-        return await reader.is_served(max(self._left(), _PROBE_SECONDS))
-
-    def _left(self) -> float:
-        """Return the seconds until the time-out, which must be limited."""
-        assert self._deadline.seconds is not None
-        return self._waits_since + self._deadline.seconds - time.monotonic()
-
     def _next_look(self) -> float | None:
         """Return the seconds until the RPC is looked after; None if there's no need."""
-        blocks = self._request.block
-        check = self._due_check()
-        pauses = [] if check is None else [max(check.due - time.monotonic(), 0.0)]
-        if not (blocks and self._is_working):
-            limit = self._deadline.seconds
-            if blocks and self._attempts.count:
-                pauses.append(LONGEST_DELAY)
-            if limit is not None:
-                left = self._left()
-                # Half of the time is for a probe.
-                pauses.append(max(left - limit / 2 if blocks and left > limit / 2 else left, 0))
+        blocks, limit = self._request.block, self._deadline.seconds
+        if blocks and self._is_working:
+            return None
+        pauses = [LONGEST_DELAY] if blocks and self._attempts.count else []
+        if limit is not None:
+            left = self._due - time.monotonic()
+            # Half of the time is for a probe.
+            pauses.append(max(left - limit / 2 if blocks and left > limit / 2 else left, 0))
         return min(pauses, default=None)
 
-    def _due_check(self) -> HeadCheck | None:
-        """Return the check of the head that the present RPC needs, or None."""
-        is_silent = self._request.block and 0 < self.offset > self.write_head
-        return self._head_check if is_silent else None
+    async def _timed_out(self) -> pb.OperationTimeoutError:
+        self._attempts.reset()
+        reason = await self.client.context.dispatcher.failure()
+        return self._deadline.expired(reason)
 
-    def _goes_on_looking(self, reader: Reader) -> bool:
-        """Begin to look at the write head if it's time, or raise the error that looks amount to.
-
-        Returns:
-            Whether the wait for content was interrupted because of that.
-        """
-        beyond, self._beyond = self._beyond, None
-        if beyond is not None:
-            raise beyond
-        check = self._due_check()
-        if self._has_looked or check is None or check.due > time.monotonic():
-            looked, self._has_looked = self._has_looked, False
-            return looked
-        # Content that arrives meanwhile doesn't wait for the broker that is asked.
-        if reader.is_connected and not self._looking.running:
-            check.due = time.monotonic() + LOOK_LIMIT_SECONDS
-            self._looking.start(self._look_aside(check), f"gazette head {self.journal}")
-        else:
-            check.note(None, self.offset, time.monotonic())
-        return True
-
-    async def _look_aside(self, check: HeadCheck) -> None:
+    async def _check_silence(self, reader: Reader) -> None:
+        """Have the RPC fail if it's silent because its offset is beyond the write head."""
+        # By chance, since others begin as well.
+        due = time.monotonic() + SILENT_SECONDS * random.uniform(1, 3)  # noqa: S311
         try:
-            if not await self._look_at_head(check) and check is self._head_check:
-                self._head_check = None
+            await self._look_at_head(due, reader)
         except pb.OffsetBeyondHeadError as error:
-            self._beyond = error
-        self._has_looked = True
-        # Race: the time-out may have expired, but not been exited yet.
-        if self._timer is not None and not self._timer.expired():
-            self._timer.reschedule(asyncio.get_running_loop().time())
+            reader.fail(error)
 
     async def check_head(self) -> None:
         """Wait until the write head isn't before the next byte, or raise an error if it stays so.
@@ -309,37 +273,36 @@ class RetryReader(JournalReader):
 
         Cancellation: safe.
         """
-        began = time.monotonic()
-        check = HeadCheck(began)
-        while await self._look_at_head(check):
-            if (now := time.monotonic()) >= began + 2 * CONFIRM_SECONDS:
+        now = time.monotonic()
+        await self._look_at_head(now, until=now + 2 * CONFIRM_SECONDS)
+
+    async def _look_at_head(
+        self, due: float, silent: Reader | None = None, until: float = math.inf
+    ) -> None:
+        """Look at the write head until it decides.
+
+        Args:
+            due: Time of the first look.
+            silent: A reader, whose first response decides, too.
+            until: Time after which there are no further looks.
+
+        Raises:
+            OffsetBeyondHeadError: The offset is beyond the write head.
+        """
+        check = HeadCheck(due)
+        while True:
+            await asyncio.sleep(max(check.due - time.monotonic(), 0))
+            answer: pb.ReadResponse | None = None
+            if silent is None or await silent.is_served():
+                answer = await look_at_head(self.client, self.journal, check.header, self._claims)
+            if silent is not None and silent.has_answered:
                 return
-            await asyncio.sleep(max(check.due - now, 0))
-
-    async def _look_at_head(self, check: HeadCheck) -> bool:
-        """Look at the write head, and return whether to look again."""
-        answer: pb.ReadResponse | None = None
-        verdict: bool | None = None
-        try:
-            answer = await look_at_head(self.client, self.journal, check.header, self._claims)
-        finally:
-            verdict = check.note(answer, self.offset, time.monotonic())
-        if verdict and answer is not None:
-            raise beyond_head(self.journal, self.offset, answer.write_head)
-        return verdict is None
-
-    def _works(self) -> None:
-        self._attempts.succeeded()
-        self._is_working = True
-
-    def _is_overdue(self, delay: float = 0) -> bool:
-        limit = self._deadline.seconds
-        return limit is not None and time.monotonic() + delay - self._waits_since >= limit
-
-    async def _timed_out(self) -> pb.OperationTimeoutError:
-        self._attempts.reset()
-        reason = await self.client.context.dispatcher.failure()
-        return self._deadline.expired(reason)
+            now = time.monotonic()
+            verdict = check.note(answer, self.offset, now)
+            if verdict and answer is not None:
+                raise beyond_head(self.journal, self.offset, answer.write_head)
+            if verdict is False or now >= until:
+                return
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Continue at another offset, and return it.
@@ -382,13 +345,12 @@ class RetryReader(JournalReader):
 
         Cancellation: safe — the new request is in place.
         """
-        self._check(request)
-        if self._reader is not None:
-            self._dropped.add(self._reader)
+        before = self._reader
         self._begin(request)
+        self._replaced.add(before)
         self._cancelled = False
         self._closed.clear()
-        await self._dropped.aclose()
+        await self._replaced.aclose()
 
     async def aclose(self) -> None:
         """End the present RPC, and a pause before the next one. Idempotent.
@@ -396,13 +358,10 @@ class RetryReader(JournalReader):
         Cancellation: safe — the RPC ends anyway; call again to wait for that.
         """
         self._closed.set()
+        self._reader.abandon()
         await self._looking.aclose()
-        await self._drop_reader()
-
-    def _check(self, request: pb.ReadRequest) -> None:
-        self.client.context.rpc.check_request(request)
-        if request.metadata_only:
-            raise pb.ConfigurationError("a RetryReader reads content, not only metadata")
+        await self._reader.aclose()
+        await self._replaced.aclose()
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -423,10 +382,9 @@ class RetryReader(JournalReader):
             self._task.uncancel()
 
     async def _move(self, target: int) -> None:
-        position = self._position
+        reader = self._reader
         try:
-            if self._reader is not None:
-                await self._reader.seek(target)
+            await reader.seek(target)
         except pb.SeekRequiresNewReaderError:
             pass
         except pb.GazetteError as error:
@@ -436,20 +394,22 @@ class RetryReader(JournalReader):
             )
         finally:
             # Race: `restart()` may directly follow `cancel()`, and must not be undone.
-            if position is self._position and position.offset != target:
-                position.offset = target
-                await self._drop_reader()
+            if reader is self._reader and reader.offset != target:
+                self._replaced.add(reader)
+                self._renew(target)
+                await self._replaced.aclose()
 
     async def _restart_after(self, error: pb.GazetteError | None) -> None:
+        """Wait before the next RPC, or raise the error that ends the read."""
         if error is None and time.monotonic() - self._began > LONGEST_DELAY:
             self._attempts.succeeded()  # The stream lasted for a while.
-        await self._drop_reader()
-        if isinstance(error, pb.OperationTimeoutError) and self._is_overdue():
+        await self._reader.aclose()
+        if isinstance(error, pb.OperationTimeoutError) and time.monotonic() >= self._due:
             raise error  # It's that of this read.
         self._attempts.request = self.request  # Has the present offset.
         if self._is_working:
             self._is_working = False
-            self._waits_since = time.monotonic()
+            self._arm()
             self._deadline.note(None)
         if error is not None:
             self._deadline.note(error)
@@ -460,36 +420,13 @@ class RetryReader(JournalReader):
         except pb.GazetteError:
             self._attempts.reset()  # The caller may read on, which begins anew.
             raise
-        is_last = self._is_overdue(delay)
-        if is_last and self._deadline.seconds is not None:
-            delay = max(self._left(), 0)
-        if delay > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._closed.wait()
-                    return
-        if is_last:
+        left = max(self._due - time.monotonic(), 0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(delay, left)):
+                await self._closed.wait()
+                return
+        if delay >= left:
             raise await self._timed_out()
-
-    def _fresh_reader(self) -> Reader:
-        self._began = now = time.monotonic()
-        self._is_working = False
-        since = self._at_head_since
-        is_known = since is not None and now < since + SILENT_SECONDS
-        due = now + SILENT_SECONDS * random.uniform(1, 3)  # noqa: S311 - Others begin as well.
-        self._head_check = None if is_known else HeadCheck(due)
-        self._request.do_not_proxy = self._direct
-        reader = Reader(self.client, self.request, claims=self._claims, verify=self._verify)
-        self._position = reader.position
-        return reader
-
-    async def _drop_reader(self) -> None:
-        # Invariant: a reader is referenced until it's closed, and not read from meanwhile.
-        if self._reader is not None:
-            self._response = self._reader.response
-            self._dropped.add(self._reader)
-            self._reader = None
-        await self._dropped.aclose()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else "cancelled" if self._cancelled else "open"

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.reads.position import ReadPosition
 from gazette_aio.client.rpc.read_message import ReadContent
 from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.status_errors import status_error
@@ -27,7 +26,7 @@ _NOTHING = memoryview(b"")
 
 
 class ReadState:
-    """State of one Read RPC.
+    """State of one Read RPC. It alone has the position of the read.
 
     Args:
         request: The request.
@@ -35,8 +34,9 @@ class ReadState:
     """
 
     def __init__(self, request: pb.ReadRequest, *, strict: bool = False) -> None:
-        self.position: ReadPosition = ReadPosition(request.offset, request.end_offset)
-        """Offset of the next byte to be returned."""
+        self.offset: int = request.offset
+        """Offset of the next byte to be returned; -1 for the write head, until it's known."""
+        self._end = request.end_offset
         self._journal = request.journal
         self._takes_referrals = request.do_not_proxy and not request.metadata_only
         self._strict = strict
@@ -45,6 +45,22 @@ class ReadState:
         self._metadata = pb.ReadResponse()
         self._content: ReadMessage | None = None
         self._unread = _NOTHING
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the end was reached, or lies in a hole that was skipped."""
+        return 0 < self._end <= self.offset
+
+    def bounded(self, limit: int) -> int:
+        """Return how many bytes may be taken up to the end, or -1 for any number.
+
+        Args:
+            limit: Most bytes wanted, or -1.
+        """
+        if not self._end:
+            return limit
+        remaining = max(self._end - self.offset, 0)
+        return min(limit, remaining) if limit >= 0 else remaining
 
     @property
     def response(self) -> pb.ReadResponse:
@@ -75,19 +91,22 @@ class ReadState:
             self._content is None
             and self._metadata.fragment_url
             and self._takes_referrals
-            and not self.position.is_at_end
+            and not self.is_at_end
         ):
             return self._metadata
         return None
 
     def failed(self, error: pb.TransportError) -> pb.GazetteError:
         """Return the exception of an RPC that ended with an error."""
+        # The broker's status counts, however the RPC ended afterwards.
+        if self.failure is not None:
+            return self.failure
         if error.code != "DATA_LOSS":
             return error
         # The broker reads the file of the fragment that it described last.
         is_stored = bool(self._metadata.fragment.backing_store)
         loss = pb.FragmentError if is_stored else pb.DataLossError
-        return loss(error.details, journal=self._journal, offset=self.position.offset)
+        return loss(error.details, journal=self._journal, offset=self.offset)
 
     def receive(self, response: ReadMessage) -> None:
         """Take the next response, after all content of the last one was taken.
@@ -107,7 +126,7 @@ class ReadState:
         self._content = response
         # Invariant: content of a jump is kept, to be taken when reading continues.
         self._unread = memoryview(content)
-        if response.offset != self.position.offset:
+        if response.offset != self.offset:
             self._skip_to(response.offset)
 
     def take(self, limit: int = -1) -> bytes:
@@ -115,24 +134,22 @@ class ReadState:
         unread = self._unread
         if not unread:
             return b""
-        position = self.position
-        if 0 <= (limit := position.bounded(limit)) < len(unread):
+        if 0 <= (limit := self.bounded(limit)) < len(unread):
             self._unread = unread[limit:]
             unread = unread[:limit]
         else:
             self._unread = _NOTHING
-        position.offset += len(unread)
+        self.offset += len(unread)
         whole = unread.obj
         return whole if type(whole) is bytes and len(whole) == len(unread) else bytes(unread)
 
     def _receive_metadata(self, response: pb.ReadResponse) -> None:
-        position = self.position
         within("ReadResponse", pb.validate, response, strict=self._strict)
         self._content = None
         self._metadata = response
         if response.status != pb.Status.OK:
             if response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE:
-                position.offset = max(position.offset, response.offset)
+                self.offset = max(self.offset, response.offset)
             offset, head = response.offset, response.write_head
             is_beyond = response.status == pb.Status.OFFSET_NOT_YET_AVAILABLE and offset > head
             self.failure = status_error(
@@ -142,17 +159,17 @@ class ReadState:
                 header=response.header if response.HasField("header") else None,
                 response=response,
             )
-        elif response.offset != position.offset:
+        elif response.offset != self.offset:
             self._skip_to(response.offset)
 
     def _skip_to(self, offset: int) -> None:
         """Continue at `offset`, which differs from the expected one."""
-        requested = self.position.offset
+        requested = self.offset
         if offset < requested:
             raise pb.ValidationError(
                 f"invalid ReadResponse offset ({offset}; expected >= {requested})"
             )
-        self.position.offset = offset
-        if self.position.is_at_end:
+        self.offset = offset
+        if self.is_at_end:
             return  # All of the requested range lies in the hole.
         raise pb.OffsetJumpError(journal=self._journal, offset=offset, requested=requested)

@@ -15,7 +15,9 @@ from gazette_aio.client.rpc.read_ahead import ReadAhead
 from gazette_aio.client.status import StreamStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable
+
+    from gazette_aio.client.rpc.channel_pool import MemberConnection
 
 T = TypeVar("T")
 
@@ -28,31 +30,26 @@ class ResponseStream(ReadAhead[T]):
     Args:
         call: The RPC, which the stream owns. Its responses are bytes.
         parse: Decodes a response.
+        connection: Connection to the broker called.
         max_bytes: Bytes of waiting responses at which reading pauses.
-        endpoint: Endpoint of the broker called, for errors.
         journal: Journal of the request, for errors.
         on_close: Called once when the stream has ended.
-        is_connected: Tells whether the broker is connected at this moment.
-        answers: Tells whether the broker answers a probe within seconds; None if it always does.
     """
 
     def __init__(
         self,
         call: grpc.aio.UnaryStreamCall[Any, bytes],
         parse: Callable[[bytes], T],
+        connection: MemberConnection[Any],
         *,
         max_bytes: int,
-        endpoint: str = "",
-        journal: str = "",
-        on_close: Callable[[ResponseStream[T]], None] | None = None,
-        is_connected: Callable[[], bool] = lambda: True,
-        answers: Callable[[float], Awaitable[bool]] | None = None,
+        journal: str,
+        on_close: Callable[[ResponseStream[T]], None],
     ) -> None:
         super().__init__()
-        self.is_connected = is_connected
-        self.answers = answers
+        self.connection = connection
         self.journal = journal
-        self.endpoint = endpoint
+        self.endpoint: str = connection.endpoint
         self.is_reported = False
         """Whether a Reader reports the status of this stream, and more than the stream knows."""
         self._call = call
@@ -114,8 +111,7 @@ class ResponseStream(ReadAhead[T]):
             await responses.aclose()
             self._ended = True
             self._wake(self._receiver)
-            if self._on_close is not None:
-                self._on_close(self)
+            self._on_close(self)
 
     def _is_full(self) -> bool:
         return self.waiting_bytes >= self._max_bytes and not self._closing

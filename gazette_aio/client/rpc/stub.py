@@ -196,12 +196,10 @@ class JournalStub(UnaryStub[JournalMethods]):
         stream = ResponseStream(
             call,
             parse,
+            connection,
             max_bytes=STREAM_BUFFER_BYTES,
-            endpoint=connection.endpoint,
             journal=journal,
             on_close=self.streams.discard,
-            is_connected=connection.is_ready,
-            answers=connection.answers,
         )
         self.streams.add(stream)
         return stream
