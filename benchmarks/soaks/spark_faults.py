@@ -19,9 +19,8 @@ from unittest import mock
 
 from pyspark import TaskContext
 
-from gazette_aio.client import JournalClient
+from gazette_aio.client import Appender, JournalClient
 from gazette_aio.spark.options import SinkOptions
-from gazette_aio.spark.sink.appending import TaskAppends
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.writers import GazetteStreamWriter
 from gazette_aio.spark.source import GazetteDataSource
@@ -101,10 +100,10 @@ class FaultyWriter(GazetteStreamWriter):
     def write(self, iterator: Any) -> Any:
         context: Any = TaskContext.get()
         if self.is_due("append", int(context.getLocalProperty("streaming.sql.batchId"))):
-            with behind(TaskAppends, "_append", partial(kill, "append")):
+            with behind(Appender, "close", partial(kill, "append")):
                 return super().write(iterator)
         if EXECUTOR in os.environ:
-            with behind(TaskAppends, "_append", kill_executor):
+            with behind(Appender, "close", kill_executor):
                 return super().write(iterator)
         message = super().write(iterator)
         if context.attemptNumber() == 0 and random.random() < float(os.environ.get(FAIL, "0")):

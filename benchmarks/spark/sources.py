@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
 import pyarrow as pa
@@ -114,7 +115,7 @@ class UnappendedWriter(GazetteWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:  # type: ignore[override]
         """Do all that's to be done with the rows of a task before they're appended."""
-        with mock.patch.object(publishing, "TaskAppends", _NoAppends):
+        with mock.patch.object(publishing, "StrictAppendService", _NoAppends):
             return super().write(iterator)
 
 
@@ -122,11 +123,15 @@ class _NoAppends:
     def __init__(self, *_args: object, **_options: object) -> None:
         pass
 
-    async def put(self, journal: str, content: bytes) -> None:
+    def append(self, _journal: str) -> nullcontext[Self]:
+        """Return itself, which appends nothing."""
+        return nullcontext(self)
+
+    def write(self, _data: bytes) -> None:
         """Do nothing."""
 
-    async def flush(self) -> None:
-        """Do nothing."""
+    def __await__(self) -> Iterator[None]:
+        return iter(())
 
     async def aclose(self) -> None:
         """Do nothing."""

@@ -18,9 +18,9 @@ from gazette_aio.client import RetryPolicy, connect
 from gazette_aio.message import ReadCommittedIter, csv_adapter, json_adapter, protobuf_adapter
 from gazette_aio.message.mapping import content_type_of, modulo_mapping, rendezvous_mapping
 from gazette_aio.spark import bridge
+from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.options import SinkOptions
 from gazette_aio.spark.sink import answers, commit_log, commit_rules, committing, publishing
-from gazette_aio.spark.sink.appending import TaskAppends
 from gazette_aio.spark.sink.commit_log import CommitLog
 from gazette_aio.spark.sink.commit_records import (
     CommitKind,
@@ -595,84 +595,26 @@ async def test_an_append_which_is_never_answered(broker, client, monkeypatch):
     assert await ids(client) == [1]
 
 
-class Slow:
-    """A client whose appends wait to be let through."""
-
-    def __init__(self):
-        self.appended = []
-        self.waiting = []
-
-    async def append(self, journal, *content, retry_policy, **_):
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.append((journal, future))
-        await future
-        self.appended.append((journal, b"".join(content)))
-
-    def let(self, number=0):
-        self.waiting.pop(number)[1].set_result(None)
-
-
-async def turns(count=20):
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def test_memory_is_bounded_and_journals_are_appended_to_in_order():
-    client = Slow()
-    async with TaskAppends(
-        client, RetryPolicy(), append_bytes=8, memory_bytes=20, at_once=2
-    ) as appends:
-        await appends.put("a", b"1" * 4)
-        await turns()
-        assert not client.waiting  # It isn't worth an append yet.
-        await appends.put("a", b"2" * 4)
-        await turns()
-        await appends.put("a", b"3" * 8)
-        await turns()
-        assert [journal for journal, _ in client.waiting] == ["a"]  # One at a time.
-        put = asyncio.ensure_future(appends.put("b", b"4" * 8))
-        await turns()
-        assert not put.done()
-        assert appends.kept_bytes == 16
-        client.let()
-        await put
-        assert appends.kept_bytes == 16
-        await turns()
-        assert [journal for journal, _ in client.waiting] == ["a", "b"]
-        await appends.put("c", b"5")
-        flush = asyncio.ensure_future(appends.flush())
-        await turns()
-        assert len(client.waiting) == 2
-        while not flush.done():
-            client.let()
-            await turns()
-        assert appends.kept_bytes == 0
-        assert [content for journal, content in client.appended if journal == "a"] == [
-            b"11112222",
-            b"33333333",
-        ]
-        await appends.put("d", b"6" * 100)  # More than the bound, by itself.
-        assert appends.kept_bytes == 100
-    assert appends.kept_bytes == 0
-    with pytest.raises(RuntimeError, match="closed"):
-        await appends.put("a", b"")
-
-
-async def test_what_is_kept_of_a_task_is_bounded(broker, client, monkeypatch):
-    """Far more rows than the bound are published, to more journals than fit an append each."""
-    kept = []
-    put = TaskAppends.put
-
-    async def noting(self, journal, content):
-        await put(self, journal, content)
-        kept.append(self.kept_bytes)
-
-    monkeypatch.setattr(TaskAppends, "put", noting)
+async def test_what_is_kept_of_a_task_is_bounded(broker, client):
+    """Far more rows than the bound are published, of which few wait to be appended."""
     sink = Sink(options_of(broker))
     table = pa.table({"id": range(5000), "text": ["x" * 100] * 5000})
-    await sink.run(0, table, rows=200, memory_bytes=50_000)
-    assert max(kept) <= 50_000
-    assert sum(kept) > 500_000
+    kept = []
+
+    async def note():
+        status = (await spark_client(sink.options.connection)).status()
+        kept.append(status.appends.pending_bytes)
+
+    def rows():
+        for batch in table.to_batches(200):
+            yield batch
+            bridge.run(note())
+
+    plan = await sink.plan(table)
+    args = plan, sink.key, 0, rows()
+    messages = [await asyncio.to_thread(publish_rows, *args, memory_bytes=50_000)]
+    await sink.commit(0, messages)
+    assert 0 < max(kept) <= 50_000
     assert await ids(client) == list(range(5000))
 
 

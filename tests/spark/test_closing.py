@@ -23,7 +23,6 @@ from gazette_aio.spark.reading.pieces import Pieces
 from gazette_aio.spark.reading.record_bounds import RecordBounds
 from gazette_aio.spark.reading.task import All, Task
 from gazette_aio.spark.rows.records import RowLayout
-from gazette_aio.spark.sink.appending import TaskAppends
 from gazette_aio.spark.streaming import planner as stream_planner
 from gazette_aio.spark.streaming.planner import StreamPlanner
 from gazette_aio.testing import create_journals, journal_spec, no_leaks
@@ -116,16 +115,8 @@ async def a_task(client: JournalClient) -> TaskReader:
     return reader
 
 
-async def appends(client: JournalClient) -> TaskAppends:
-    pending = TaskAppends(client, HOUR, append_bytes=1)
-    for number in range(3):
-        await pending.put(f"a/journal/{number}", CONTENT)
-    await turns(10)
-    return pending
-
-
-@pytest.mark.parametrize("opened", [a_bounded_reader, a_range, appends])
-async def test_what_reads_and_appends(
+@pytest.mark.parametrize("opened", [a_bounded_reader, a_range])
+async def test_what_reads(
     client: JournalClient, opened: Callable[[JournalClient], Awaitable[Closeable]]
 ) -> None:
     def check() -> None:

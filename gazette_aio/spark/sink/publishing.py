@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 import gazette_aio.protocol as pb
+from gazette_aio.client import StrictAppendService
 from gazette_aio.message.mapping import content_type_of
 from gazette_aio.message.uuid import CONTINUE_TXN, OUTSIDE_TXN, ProducerID, new_producer_id
 from gazette_aio.spark import bridge
 from gazette_aio.spark.connecting import spark_client
 from gazette_aio.spark.references import import_object
 from gazette_aio.spark.sink import answers
-from gazette_aio.spark.sink.appending import RETRY, TaskAppends, roll_back
+from gazette_aio.spark.sink.appending import RETRY, roll_back
 from gazette_aio.spark.sink.commit_records import SinkKey, TaskMessage, roll_backs
 from gazette_aio.spark.sink.commit_rules import Plan
 from gazette_aio.spark.sink.producers import PROCESS_POOL, Lease
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyarrow import RecordBatch
 
-    from gazette_aio.client import JournalClient
+    from gazette_aio.client import AsyncAppend, JournalClient
     from gazette_aio.message.mapping import Target
     from gazette_aio.spark.options import SinkOptions
 
@@ -37,6 +38,11 @@ _logger = logging.getLogger(__name__)
 
 _NOBODY: Final = ProducerID(bytes(6))
 _NAMES_AT_ONCE: Final = 100
+
+APPEND_BYTES: Final = 4 << 20
+"""Bytes beyond which an append takes no further messages."""
+MEMORY_BYTES: Final = 32 << 20
+"""Greatest number of bytes kept until they are appended: what a client keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ def publish_rows(
     rows: Iterable[RecordBatch],
     *,
     partition: int = 0,
-    memory_bytes: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> TaskMessage:
     """Publish the rows of a task, and return its report after all of them are appended.
 
@@ -72,7 +78,8 @@ def publish_rows(
         batch: Number of the batch.
         rows: The rows.
         partition: Number of Spark's partition of the rows.
-        memory_bytes: Greatest number of bytes kept until they are appended; None for the default.
+        memory_bytes: Greatest number of bytes kept until they are appended. A single message, or
+            record batch's part for a journal, may exceed it.
 
     Raises:
         ConfigurationError: Rows can't be published to a journal.
@@ -97,7 +104,7 @@ class _Task:
         key: SinkKey,
         batch: int,
         partition: int,
-        memory_bytes: int | None,
+        memory_bytes: int,
     ) -> None:
         self._plan = plan
         self._key = key
@@ -107,7 +114,11 @@ class _Task:
         self._router = Router(plan.options, plan.columns, plan.targets, _choose, partition)
         self._lease: Lease | None = None
         self._encoder: RowEncoder | None = None
-        self._appends: TaskAppends | None = None
+        self._appends: StrictAppendService | None = None
+        self._latest: dict[str, AsyncAppend] = {}
+        """Latest appends of journals which may be pending."""
+        self._kept_bytes = 0
+        """Bound of the bytes which may be pending."""
         self._content_types: dict[str, str] = {}
         """Content types of the journals with messages."""
         self._firsts: dict[str, int] = {}
@@ -140,18 +151,42 @@ class _Task:
         bridge.run(self._put(frames))
 
     async def _put(self, frames: list[tuple[str, bytes]]) -> None:
+        """Append frames in the background.
+
+        Invariant: a failed append is repeated with the same bytes before any later append of its
+            journal. Readers drop repeated messages by their clocks.
+        """
         if self._appends is None:
             client = await spark_client(self._plan.options.connection)
-            bound = {} if self._memory_bytes is None else {"memory_bytes": self._memory_bytes}
-            self._appends = TaskAppends(client, RETRY, **bound)
+            self._appends = StrictAppendService(
+                client,
+                retry_policy=RETRY,
+                cutoff_bytes=APPEND_BYTES,
+                timeout=answers.ANSWER_SECONDS,
+            )
         for journal, data in frames:
-            await self._appends.put(journal, data)
+            if self._kept_bytes + len(data) > self._memory_bytes:
+                self._kept_bytes = self._appends.pending_bytes
+            if self._kept_bytes + len(data) > self._memory_bytes:
+                await self._drain()
+            async with self._appends.append(journal) as append:
+                append.write(data)
+            self._latest[journal] = append
+            self._kept_bytes += len(data)
+
+    async def _drain(self) -> None:
+        """Wait until all frames are appended."""
+        # The success of an append means that of all earlier appends of its journal.
+        for append in self._latest.values():
+            await append
+        self._latest.clear()
+        self._kept_bytes = 0
 
     def finish(self) -> TaskMessage:
         """Wait for all appends, and return the report."""
         if self._lease is None or self._encoder is None or self._appends is None:
             return TaskMessage(self._key, self._batch, _NOBODY, 0, 0, ())
-        bridge.run(self._flush(self._appends))
+        bridge.run(self._end(self._appends))
         lease = self._lease
         ack = lease.clock.tick()
         if self._flags == OUTSIDE_TXN:
@@ -179,12 +214,13 @@ class _Task:
         except Exception as error:  # noqa: BLE001 - No error may hide the cause.
             _logger.warning("messages of a task remain pending: %s", error)
 
-    async def _flush(self, appends: TaskAppends) -> None:
-        await appends.flush()
+    async def _end(self, appends: StrictAppendService) -> None:
+        await self._drain()
         await appends.aclose()
 
     async def _fail(self) -> None:
         if self._appends is not None:
+            self._appends.cancel()
             await self._appends.aclose()
         if self._flags == OUTSIDE_TXN or self._lease is None or self._encoder is None:
             return
