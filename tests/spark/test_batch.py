@@ -11,6 +11,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.message.columns.pyarrow_api import pa
 from gazette_aio.message.uuid import ACK_TXN, CONTINUE_TXN, Clock, ProducerID
 from gazette_aio.spark.options import SourceOptions
+from gazette_aio.spark.planning import tasks as tasks_of_spark
 from gazette_aio.spark.planning.batch import plan_batch
 from gazette_aio.spark.reading.task import All, CommittedFrom, CommittedSplitOf
 from gazette_aio.spark.types import default_schema
@@ -152,13 +153,19 @@ async def stored(gazette_broker, gazette_client):
     return stored
 
 
-async def test_committed_journals_are_cut_if_they_are_large(stored, gazette_client):
+@pytest.mark.parametrize("limit", ["minPartitions", "maxSplitBytes"])
+async def test_committed_journals_are_cut_if_they_are_large(
+    stored, gazette_client, limit, monkeypatch
+):
     client, ends = gazette_client, stored.ends
+    # Content which isn't read twice would have a partition for each fragment.
+    monkeypatch.setattr(tasks_of_spark, "MIDDLE_BYTES", ends[1])
     ((whole,),) = await plan_batch(client, options(), default_schema())
     assert (whole.begin, whole.end) == (0, ends[-1])
     assert isinstance(whole.kind, CommittedFrom)
 
-    planned = await plan_batch(client, options(minPartitions="3"), default_schema())
+    given = {limit: "3" if limit == "minPartitions" else str(ends[1])}
+    planned = await plan_batch(client, options(**given), default_schema())
     tasks = sorted((task for part in planned for task in part), key=lambda task: task.begin)
     assert [(task.begin, task.end) for task in tasks] == list(pairwise(ends))
     *others, last = tasks

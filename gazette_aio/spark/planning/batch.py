@@ -75,6 +75,10 @@ async def plan_batch(
     )
     labels = {column.label for column in layout.columns.labels}
     tasks = plan_tasks(plain, max_split_bytes=sizes.finer, labels=labels)
+    if options.min_partitions is None:
+        # What's cut is read twice. As it's unknown whether more tasks would run at once, committed
+        # content is cut only if it's too large for a task.
+        sizes = sizes._replace(limit=options.max_split_bytes)
     whole, cut = _cut(committed, sizes)
     tasks += plan_committed_tasks(whole, acks_ends=acks_ends, labels=labels)
     if cut:
