@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.spark.options import values
 from gazette_aio.spark.options.table import (
-    CONNECTION,
-    MESSAGES,
-    SELECTION,
-    SINK,
-    SOURCE,
     fields_of,
+    option,
     parse_options,
+    parsers_of,
     refuse,
-    refuse_table,
+    refuse_others,
     refuse_together,
 )
-from gazette_aio.spark.options.values import ALL_JOURNALS
 from gazette_aio.spark.types import CORRUPT_COLUMN, PartitionColumn
 
 if TYPE_CHECKING:
@@ -56,7 +53,7 @@ def check_options(options: Mapping[str, str]) -> None:
         ConfigurationError: An option is unknown or malformed, or brokers are missing, or several
             options select journals.
     """
-    given = parse_options(options)
+    given = _parse(options)
     _connection(given)
     _selection(given)
 
@@ -65,15 +62,15 @@ def check_options(options: Mapping[str, str]) -> None:
 class BrokerAccess:
     """Addresses and credentials of brokers, and the place of fragment files."""
 
-    brokers: tuple[str, ...]
+    brokers: tuple[str, ...] = option("brokers", values.endpoints, default=MISSING)
     """URLs of brokers."""
-    token: str | None = field(default=None, repr=False)
-    token_provider: str | None = None
+    token: str | None = option("token", values.text, is_secret=True)
+    token_provider: str | None = option("tokenProvider", values.reference)
     """`module:callable` which returns a token."""
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    file_root: str | None = None
+    ca_file: str | None = option("tls.caFile", values.text)
+    cert_file: str | None = option("tls.certFile", values.text)
+    key_file: str | None = option("tls.keyFile", values.text)
+    file_root: str | None = option("fileRoot", values.text)
     """Directory of `file://` stores."""
 
 
@@ -91,22 +88,22 @@ def _connection(given: Mapping[str, Any]) -> BrokerAccess:
     if not any(broker.lower().startswith("https:") for broker in given["brokers"]):
         for name in ("tls.caFile", "tls.certFile"):
             refuse(given, name, "needs a broker of an https:// URL")
-    return BrokerAccess(**fields_of(given, CONNECTION))
+    return BrokerAccess(**fields_of(given, BrokerAccess))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Selection of journals by one of three options, or by none if rows or `journal` name them."""
 
-    selector: str | None = None
-    journals: tuple[str, ...] = ()
-    prefix: str | None = None
+    selector: str | None = option("selector", values.selector)
+    journals: tuple[str, ...] = option("journals", values.journals, default=())
+    prefix: str | None = option("prefix", values.prefix)
     """Prefix of the names."""
 
     def __str__(self) -> str:
         """Return the option, and its value."""
         if self.selector is not None:
-            return f"selector={self.selector or ALL_JOURNALS}"
+            return f"selector={self.selector or values.ALL_JOURNALS}"
         if self.prefix is not None:
             return f"prefix={self.prefix}"
         return f"journals={','.join(self.journals)}"
@@ -128,7 +125,7 @@ class Selection:
 
 def _selection(given: Mapping[str, Any]) -> Selection:
     refuse_together(given, "selector", "journals", "prefix", "journal")
-    return Selection(**fields_of(given, SELECTION))
+    return Selection(**fields_of(given, Selection))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,44 +134,58 @@ class SourceOptions:
 
     connection: BrokerAccess
     selection: Selection
-    isolation: Literal["read-committed", "read-uncommitted"] | None = None
+    isolation: Literal["read-committed", "read-uncommitted"] | None = option(
+        "isolation", values.choice("read-committed", "read-uncommitted")
+    )
     """None: read-committed if messages have UUIDs."""
-    include_acks: bool = False
-    uuid: str | None = None
+    include_acks: bool = option("includeAcks", values.boolean, default=False)
+    uuid: str | None = option("uuid", values.uuid)
     """Place of UUIDs: names separated by dots, the index of a column, or a field."""
-    format: Literal["raw", "ndjson", "csv", "protobuf-fixed"] | None = None
+    format: Literal["raw", "ndjson", "csv", "protobuf-fixed"] | None = option(
+        "format", values.choice("raw", "ndjson", "csv", "protobuf-fixed")
+    )
     """None: the content type of each journal decides."""
-    mode: Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"] = "PERMISSIVE"
+    mode: Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"] = option(
+        "mode", values.choice("FAILFAST", "DROPMALFORMED", "PERMISSIVE"), default="PERMISSIVE"
+    )
     """Treatment of bad records. The default of `parse()` for streams is FAILFAST."""
-    corrupt_column: str = CORRUPT_COLUMN
-    message_type: str | None = None
+    corrupt_column: str = option(
+        "columnNameOfCorruptRecord", values.corrupt_column, default=CORRUPT_COLUMN
+    )
+    message_type: str | None = option("messageType", values.reference)
     """`module:Class` of protobuf messages."""
-    key_column: str | None = None
+    key_column: str | None = option("keyColumn", values.member)
     """Member of messages which is their key: names separated by dots, or the index of a column."""
-    infer_schema: bool = False
-    starting: Positions = "earliest"
+    infer_schema: bool = option("inferSchema", values.boolean, default=False)
+    starting: Positions = option("startingOffsets", values.offsets, default="earliest")
     """The default of `parse()` for streams is the latest offset, unless they begin at a time."""
-    ending: Positions = "latest"
-    starting_timestamp_ms: int | Mapping[str, int] | None = None
+    ending: Positions = option("endingOffsets", values.offsets, default="latest")
+    starting_timestamp_ms: int | Mapping[str, int] | None = option(
+        "startingTimestamp", values.times
+    )
     """One for all journals; or by names, where other journals begin at their earliest offset."""
-    ending_timestamp_ms: int | None = None
-    max_clock_skew: float = 300.0
+    ending_timestamp_ms: int | None = option("endingTimestamp", values.milliseconds)
+    max_clock_skew: float = option("maxClockSkew", values.seconds, default=300.0)
     """Time by which clocks of a journal may go back, and be ahead of its store's clock."""
-    fail_on_data_loss: bool = True
-    max_bytes_per_trigger: int | None = None
-    max_rows_per_trigger: int | None = None
-    min_bytes_per_trigger: int | None = None
-    min_rows_per_trigger: int | None = None
-    max_trigger_delay: float = 15 * 60.0
+    fail_on_data_loss: bool = option("failOnDataLoss", values.boolean, default=True)
+    max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", values.size)
+    max_rows_per_trigger: int | None = option("maxRowsPerTrigger", values.count)
+    min_bytes_per_trigger: int | None = option("minBytesPerTrigger", values.size)
+    min_rows_per_trigger: int | None = option("minRowsPerTrigger", values.count)
+    max_trigger_delay: float = option("maxTriggerDelay", values.seconds, default=15 * 60.0)
     """Longest wait for the least size of a batch."""
-    max_split_bytes: int = 128 << 20
-    min_partitions: int | None = None
-    partition_columns: tuple[PartitionColumn, ...] = ()
-    io: Literal["auto", "broker", "direct"] = "auto"
-    fetch_timeout: float = 120.0
-    batch_rows: int = 10_000
-    batch_bytes: int = 4 << 20
-    producer_horizon: float = 24 * 3600.0
+    max_split_bytes: int = option("maxSplitBytes", values.size, default=128 << 20)
+    min_partitions: int | None = option("minPartitions", values.count)
+    partition_columns: tuple[PartitionColumn, ...] = option(
+        "partitionColumns", values.partition_columns, default=()
+    )
+    io: Literal["auto", "broker", "direct"] = option(
+        "io", values.choice("auto", "broker", "direct"), default="auto"
+    )
+    fetch_timeout: float = option("fetchTimeout", values.seconds, default=120.0)
+    batch_rows: int = option("batchRows", values.count, default=10_000)
+    batch_bytes: int = option("batchBytes", values.size, default=4 << 20)
+    producer_horizon: float = option("producerHorizon", values.seconds, default=24 * 3600.0)
 
     def starting_ms(self, journal: str) -> int | None:
         """Return the time at which a journal begins, in milliseconds since 1970; or None."""
@@ -192,8 +203,8 @@ class SourceOptions:
         Raises:
             ConfigurationError: An option is unknown, malformed or missing, or contradicts another.
         """
-        given = parse_options(options)
-        refuse_table(given, SINK, "sinks")
+        given = _parse(options)
+        refuse_others(given, _OF_SOURCES, "sinks")
         connection, selection = _connection(given), _selection(given)
         if not selection:
             raise ConfigurationError("one of the options selector, journals and prefix is missing")
@@ -205,7 +216,7 @@ class SourceOptions:
         if streaming:
             starting = "earliest" if "startingTimestamp" in given else "latest"
             defaults = {"mode": "FAILFAST", "starting": starting}
-        fields = defaults | fields_of(given, MESSAGES) | fields_of(given, SOURCE)
+        fields = defaults | fields_of(given, cls)
         return cls(connection=connection, selection=selection, **fields)
 
 
@@ -291,25 +302,29 @@ class SinkOptions:
     connection: BrokerAccess
     selection: Selection
     """Journals from which a mapping chooses; none if `journal` or the rows name the journals."""
-    journal: str | None = None
-    mapping: Literal["modulo", "rendezvous", "partition", "random"] | None = None
+    journal: str | None = option("journal", values.journal)
+    mapping: Literal["modulo", "rendezvous", "partition", "random"] | None = option(
+        "mapping", values.choice("modulo", "rendezvous", "partition", "random")
+    )
     """None: modulo if rows have keys, else random."""
-    key_column: str | None = None
+    key_column: str | None = option("keyColumn", values.member)
     """Column of keys, or member of messages: names separated by dots, or the index of a column.
     None: the column `key`, which isn't a part of the message."""
-    exactly_once: bool | None = None
+    exactly_once: bool | None = option("exactlyOnce", values.boolean)
     """False: at least once. True: exactly once, the default of `parse()` with a commit journal.
     None: the driver commits at the end of a job, without a record of the decision."""
-    commit_journal: str | None = None
-    sink_id: str | None = None
-    txn_id: str | None = None
-    uuid: str | None = None
+    commit_journal: str | None = option("commitJournal", values.journal)
+    sink_id: str | None = option("sinkId", values.text)
+    txn_id: str | None = option("txnId", values.text)
+    uuid: str | None = option("uuid", values.uuid)
     """Place of UUIDs: names separated by dots, the index of a column, or a field."""
-    ack_template: str | None = None
+    ack_template: str | None = option("ackTemplate", values.json_object)
     """JSON object with the content of acknowledgements besides their UUIDs."""
-    message_type: str | None = None
+    message_type: str | None = option("messageType", values.reference)
     """`module:Class` of protobuf messages."""
-    on_missing_journal: Literal["fail", "ignore"] = "fail"
+    on_missing_journal: Literal["fail", "ignore"] = option(
+        "onMissingJournal", values.choice("fail", "ignore"), default="fail"
+    )
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -322,8 +337,8 @@ class SinkOptions:
         Raises:
             ConfigurationError: An option is unknown, malformed or missing, or contradicts another.
         """
-        given = parse_options(options)
-        refuse_table(given, SOURCE, "sources")
+        given = _parse(options)
+        refuse_others(given, _OF_SINKS, "sources")
         connection, selection = _connection(given), _selection(given)
         commit_journal = given.get("commitJournal")
         if commit_journal is None:
@@ -344,5 +359,13 @@ class SinkOptions:
         if given.get("mapping") in ("partition", "random"):
             refuse(given, "keyColumn", f"has no effect with mapping={given['mapping']}")
         fields: dict[str, Any] = {"exactly_once": commit_journal is not None or None}
-        fields |= fields_of(given, MESSAGES) | fields_of(given, SINK)
+        fields |= fields_of(given, cls)
         return cls(connection=connection, selection=selection, **fields)
+
+
+_OF_SOURCES: Final = parsers_of(BrokerAccess, Selection, SourceOptions)
+_OF_SINKS: Final = parsers_of(BrokerAccess, Selection, SinkOptions)
+
+
+def _parse(options: Mapping[str, str]) -> dict[str, Any]:
+    return parse_options(options, {**_OF_SOURCES, **_OF_SINKS})
