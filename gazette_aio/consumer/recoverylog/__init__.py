@@ -37,7 +37,7 @@ from gazette_aio.consumer.recoverylog.playing.holes import LogHole
 from gazette_aio.consumer.recoverylog.playing.playback import PlaybackError
 from gazette_aio.consumer.recoverylog.playing.player import Player, Resolved
 from gazette_aio.consumer.recoverylog.playing.progress import PlaybackProgress
-from gazette_aio.consumer.recoverylog.recording.appends import Barrier
+from gazette_aio.consumer.recoverylog.recording.barrier import Barrier
 from gazette_aio.consumer.recoverylog.recording.encoder import LogEncoder
 from gazette_aio.consumer.recoverylog.recording.errors import RecorderError, RecorderFencedError
 from gazette_aio.consumer.recoverylog.recording.recorded_dir import RecordedDir, RecordedFile

@@ -29,7 +29,7 @@ class Commits:
     def __init__(self) -> None:
         self._last: AsyncOperation | None = None
         self._task: asyncio.Task[None] | None = None
-        self._waiting: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[Any] | None = None
         self._is_closing = False
 
     @property
@@ -52,13 +52,7 @@ class Commits:
             abandon: Undoes what was begun. It's called unless `apply` succeeds, and runs to its
                 end.
         """
-        assert self._last is None or self._last.done(), "the commit before it is still pending"
-        operation = self._last = AsyncOperation()
-        task = self._task = start_task(
-            self._commit(tuple(wait_for), apply, abandon), "gazette commit of a store"
-        )
-        task.add_done_callback(lambda _: operation.resolve(_error_of(task)))
-        return operation
+        return self._begin(self._commit(tuple(wait_for), apply, abandon))
 
     def start_recorded(
         self, opening: OpFuture[Any], record: Callable[[], Awaitable[OpFuture[Any]]]
@@ -70,7 +64,14 @@ class Commits:
                 recorded.
             record: Changes the files, and returns the barrier of what it has recorded.
         """
-        return self.start((), lambda: self._record(opening, record))
+        return self._begin(self._record(opening, record))
+
+    def _begin(self, commit: Coroutine[Any, Any, None]) -> OpFuture[None]:
+        assert self._last is None or self._last.done(), "the commit before it is still pending"
+        operation = self._last = AsyncOperation()
+        task = self._task = start_task(commit, "gazette commit of a store")
+        task.add_done_callback(lambda _: operation.resolve(_error_of(task)))
+        return operation
 
     async def _record(
         self, opening: OpFuture[Any], record: Callable[[], Awaitable[OpFuture[Any]]]
@@ -98,9 +99,8 @@ class Commits:
         if self._is_closing:
             raise _destroyed()
         # A task of its own is what `aclose()` can cancel without touching the commit.
-        waiting = self._waiting = start_task(
-            _first_error(futures), "gazette dependencies of a store"
-        )
+        first_error = asyncio.wait(set(futures), return_when=asyncio.FIRST_EXCEPTION)
+        waiting = self._waiting = start_task(first_error, "gazette dependencies of a store")
         try:
             await asyncio.wait((waiting,))
         finally:
@@ -161,10 +161,6 @@ class Commits:
 
 def _destroyed() -> StoreError:
     return StoreError("the store was destroyed before its commit")
-
-
-async def _first_error(futures: Collection[asyncio.Future[Any]]) -> None:
-    await asyncio.wait(set(futures), return_when=asyncio.FIRST_EXCEPTION)
 
 
 def _error_of(future: asyncio.Future[Any]) -> BaseException | None:

@@ -57,16 +57,10 @@ class RecordedFile:
             RecorderError: Recording has failed.
         """
         # Not `bytes(data)`, which makes a number as many zeros.
-        content, written = bytes(memoryview(data)), 0
-        recorder = self._directory.recorder
+        content = bytes(memoryview(data))
         with self._directory.lock:
-            try:
-                while written < len(content):
-                    written += os.pwrite(self.fileno(), content[written:], offset + written)
-            finally:
-                if written and recorder.is_live(self._fnode):
-                    recorder.record_write_at(self._fnode, content[:written], offset)
-        return written
+            _write(self._directory.recorder, self.fileno(), self._fnode, content, offset)
+        return len(content)
 
     def close(self) -> None:
         """Close the file. Idempotent.
@@ -135,7 +129,10 @@ class RecordedDir:
         """
         if mode not in _FLAGS:
             raise ValueError(f"invalid mode {mode!r}")
-        path = self._unless_property(name)
+        return RecordedFile(self, *self._open(self._unless_property(name), mode))
+
+    def _open(self, path: Path, mode: OpenMode) -> tuple[int, int]:
+        """Open a file, and return its descriptor and its fnode."""
         recorder = self.recorder
         with self.lock, recorder.atomic():
             fnode = self._recorded(path) if mode == "r" else None
@@ -150,7 +147,7 @@ class RecordedDir:
             except BaseException:
                 os.close(descriptor)
                 raise
-            return RecordedFile(self, descriptor, fnode)
+            return descriptor, fnode
 
     def remove(self, name: str | os.PathLike[str]) -> None:
         """Remove a file.
@@ -227,10 +224,14 @@ class RecordedDir:
         """
         temporary = temporary if temporary is not None else f"{os.fspath(name)}.next"
         with self.lock, self.recorder.atomic():
-            with self.open(temporary, "w") as file:
+            descriptor, fnode = self._open(self._unless_property(temporary), "w")
+            try:
                 offset = 0
                 for chunk in (chunks,) if isinstance(chunks, bytes | bytearray) else chunks:
-                    offset += file.pwrite(chunk, offset)
+                    _write(self.recorder, descriptor, fnode, bytes(chunk), offset)
+                    offset += len(chunk)
+            finally:
+                os.close(descriptor)
             self.rename(temporary, name)
 
     def _unless_property(self, name: str | os.PathLike[str]) -> Path:
@@ -260,3 +261,14 @@ class RecordedDir:
 
     def __repr__(self) -> str:
         return f"<RecordedDir {self.recorder.directory!r}>"
+
+
+def _write(recorder: Recorder, descriptor: int, fnode: int, content: bytes, offset: int) -> None:
+    """Write to a file, and record what was written if the file has a name."""
+    written = 0
+    try:
+        while written < len(content):
+            written += os.pwrite(descriptor, content[written:], offset + written)
+    finally:
+        if written and recorder.is_live(fnode):
+            recorder.record_write_at(fnode, content[:written], offset)

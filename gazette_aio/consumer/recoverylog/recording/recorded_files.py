@@ -26,7 +26,7 @@ class RecordedFiles:
         self.directory = directory
         """Directory of the files, an absolute path."""
         self._encoder = encoder
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def links(self) -> dict[str, int]:
         """Return the fnodes of all files by path in the log, such as `/state.json`."""

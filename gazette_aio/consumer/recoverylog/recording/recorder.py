@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
+import threading
+from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.owner import Owner
+from gazette_aio.aio.task import OwnedTask
 from gazette_aio.aio.threads import in_thread
+from gazette_aio.client.appends.futures import finished_operation
+from gazette_aio.client.appends.journal_errors import failed_dependency
 from gazette_aio.client.appends.service import DRAIN_SECONDS, AppendService, StrictAppendService
 from gazette_aio.consumer.recoverylog.paths import clean_directory
 from gazette_aio.consumer.recoverylog.recording import errors
-from gazette_aio.consumer.recoverylog.recording.appends import (
-    Barrier,
-    Piece,
-    RecorderAppends,
-    current_caller,
-)
+from gazette_aio.consumer.recoverylog.recording.barrier import Barrier, current_caller
 from gazette_aio.consumer.recoverylog.recording.encoder import PROPERTY_PATHS, LogEncoder
 from gazette_aio.consumer.recoverylog.recording.hints import CommittedOffsets, committed_hints
 from gazette_aio.consumer.recoverylog.recording.opening import begin_recording
@@ -30,9 +31,9 @@ from gazette_aio.consumer.recoverylog.recording.recorded_files import RecordedFi
 from gazette_aio.consumer.recoverylog.retries import retry_passing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Generator
+    from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator
 
-    from gazette_aio.client import JournalClient
+    from gazette_aio.client import AsyncAppend, JournalClient
     from gazette_aio.consumer.recoverylog.author import Author
     from gazette_aio.consumer.recoverylog.fsm import FSM
     from gazette_aio.protocol.recoverylog import FSMHints
@@ -40,8 +41,31 @@ if TYPE_CHECKING:
 HAND_OVER_BYTES: Final = 1 << 20
 """Recorded bytes from which they're appended without a barrier."""
 
+QUEUED_BYTES: Final = 8 << 20
+"""Queued bytes from which threads wait until the event loop has appended some."""
+
+STALL_SECONDS: Final = 1.0
+"""Time without an append after which a thread goes on, as the event loop may wait for it."""
+
 HINTS_BYTES: Final = 256 << 10
 """Length of encoded hints beyond which playback reads gaps rather than hints grow."""
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class _Piece(NamedTuple):
+    """Operations and contents that are appended at once."""
+
+    size: int
+    content: list[bytes]
+    barriers: tuple[Barrier, ...]
+    """Barriers that complete with the append."""
+    wait_for: tuple[asyncio.Future[Any], ...]
+    """Operations that have to succeed before the append."""
+    is_open: bool
+    """Whether the next piece belongs to the same append."""
+    error: Exception | None
+    """Error because of which neither this piece nor a later one is appended."""
 
 
 class Recorder(RecordedFiles, Owner):
@@ -79,8 +103,10 @@ class Recorder(RecordedFiles, Owner):
         """Author of the operations."""
         self.before_hints: Callable[[], Awaitable[None]] | None = None
         """Called before hints are built, so that a store can shorten what they name."""
-        self._handed_over = self._begin = encoder.offset
+        self._begin = encoder.offset
         self._offsets = CommittedOffsets(log, encoder.offset, encoder.fsm.next_seq_no)
+        self._error: Exception | None = None
+        """Why nothing is recorded any longer."""
         self._atomic_blocks: list[object] = []
         """The task, or the thread without one, of each open atomic block."""
         self._deferred: list[Barrier] = []
@@ -88,12 +114,28 @@ class Recorder(RecordedFiles, Owner):
         self._deferred_for: list[asyncio.Future[Any]] = []
         """What these barriers wait for."""
         self._has_open_append = False
-        self._error: Exception | None = None
+        self._room = threading.Condition(self._lock)
+        """Notified whenever some of the queue was appended, or dropped."""
+        self._queue: deque[_Piece] = deque()
+        self._queued_bytes = 0
+        self._is_scheduled = False
+        """Whether the task that appends the queue was started, and hasn't found it empty since."""
+        # All below is of the event loop's thread.
+        self._service = service
+        self._drain_timeout = drain_timeout
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         checks = pb.LabelSelector(include=author.fence())
-        request = pb.AppendRequest(journal=log, check_registers=checks)
-        self._appends = RecorderAppends(
-            service, request, self._offsets.add, self._failed, drain_timeout
-        )
+        self._request = pb.AppendRequest(journal=log, check_registers=checks)
+        self._task = OwnedTask()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._position = encoder.offset
+        """Position after all that was taken from the queue."""
+        self._held: tuple[AsyncAppend, int] | None = None
+        """The append that takes further pieces, and its position."""
+        self._append_error: Exception | None = None
+        """Why nothing is appended any longer."""
 
     @classmethod
     async def open(
@@ -211,7 +253,8 @@ class Recorder(RecordedFiles, Owner):
         # Not `bytes(data)`, which makes a number as many zeros.
         content = data if type(data) is bytes else bytes(memoryview(data))
         # Hot: this is `_recording()`.
-        self._appends.wait_for_room()
+        if self._queued_bytes >= QUEUED_BYTES:
+            self._wait_for_room()
         with self._lock:
             if self._error is not None:
                 self._check()
@@ -303,7 +346,8 @@ class Recorder(RecordedFiles, Owner):
         """
         owner = current_caller()
         with self._lock:
-            self._check()
+            if self._error is not None:
+                self._check()
             self._atomic_blocks.append(owner)
         try:
             yield
@@ -340,7 +384,7 @@ class Recorder(RecordedFiles, Owner):
         barrier = Barrier()
         with self._lock:
             if self._error is not None:
-                barrier.fail(errors.later_error(self.log, self._error))
+                barrier.resolve(errors.later_error(self.log, self._error))
             elif self._atomic_blocks:
                 if wait_for and current_caller() in self._atomic_blocks:
                     raise pb.UsageError("a barrier within atomic() can't wait for futures")
@@ -387,7 +431,9 @@ class Recorder(RecordedFiles, Owner):
 
     def cancel(self) -> None:
         """End all appends. Some of them may have been committed. Idempotent."""
-        self._appends.cancel()
+        self._service.cancel()
+        self._task.cancel()
+        self._abandon()
 
     async def aclose(self) -> None:
         """Append what is recorded, and wait for it; cancel what's left after a time. Idempotent.
@@ -402,7 +448,24 @@ class Recorder(RecordedFiles, Owner):
                 if self._encoder.pending_bytes:
                     self._hand_over()
                 self._error = errors.RecorderError("it was closed")
-        await self._appends.aclose()
+        try:
+            async with asyncio.timeout(self._drain_timeout):
+                while self._is_scheduled:
+                    await asyncio.sleep(0)  # Race: the task may be about to start.
+                    await self._is_idle.wait()
+                # Within the bound, which the service would begin anew.
+                await self._close()
+        except TimeoutError:
+            self.cancel()
+        except asyncio.CancelledError:
+            self.cancel()
+            await finish(self._close())
+            raise
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._task.aclose()
+        await self._service.aclose()
 
     def _check_outside(self) -> None:
         """Raise RuntimeError within an atomic block of the caller, which must end first."""
@@ -411,9 +474,11 @@ class Recorder(RecordedFiles, Owner):
 
     @contextlib.contextmanager
     def _recording(self) -> Generator[LogEncoder]:
-        self._appends.wait_for_room()
+        if self._queued_bytes >= QUEUED_BYTES:
+            self._wait_for_room()
         with self._lock:
-            self._check()
+            if self._error is not None:
+                self._check()
             try:
                 yield self._encoder
             except errors.RecorderError as error:
@@ -433,9 +498,7 @@ class Recorder(RecordedFiles, Owner):
         self._encoder.take()
         if self._has_open_append or self._deferred:
             barriers, _ = self._take_deferred()
-            self._has_open_append = False
-            error = errors.later_error(self.log, self._error)
-            self._appends.put(Piece(self._handed_over, 0, [], barriers, error=error))
+            self._hand_over(barriers, error=errors.later_error(self.log, self._error))
 
     def _take_deferred(self) -> tuple[tuple[Barrier, ...], tuple[asyncio.Future[Any], ...]]:
         """Return barriers of atomic blocks, and what they wait for. The lock is held."""
@@ -444,31 +507,155 @@ class Recorder(RecordedFiles, Owner):
         self._deferred_for.clear()
         return barriers, wait_for
 
-    def _hand_over(
-        self,
-        barriers: tuple[Barrier, ...] = (),
-        wait_for: tuple[asyncio.Future[Any], ...] = (),
-    ) -> None:
-        """Have the event loop append what is recorded. The lock is held."""
-        self._has_open_append = bool(self._atomic_blocks)
-        position, self._handed_over = self._handed_over, self._encoder.offset
-        content = self._encoder.take()
-        size, is_open = self._handed_over - position, self._has_open_append
-        self._appends.put(Piece(position, size, content, barriers, wait_for, is_open=is_open))
-
     def _check(self) -> None:
         """Raise the error because of which nothing is recorded, unless that's a cancellation."""
         if self._error is not None and not errors.is_cancellation(self._error):
             raise errors.later_error(self.log, self._error)
 
-    def _failed(self, error: Exception) -> Exception:
-        """Note the first error of an append, and return it as it's told."""
-        told = errors.append_error(self.log, self.author, error)
-        # Race: the lock may be held, and another thread may note an error, too. Either will do.
-        self._error = self._error or told
-        return told
+    def _wait_for_room(self) -> None:
+        """Wait while much is queued, except in the thread of the event loop, which appends it.
+
+        Call it without the lock.
+        """
+        if threading.get_ident() != self._loop_thread:
+            with self._room:
+                while self._queued_bytes >= QUEUED_BYTES and self._room.wait(STALL_SECONDS):
+                    pass
+
+    def _hand_over(
+        self,
+        barriers: tuple[Barrier, ...] = (),
+        wait_for: tuple[asyncio.Future[Any], ...] = (),
+        error: Exception | None = None,
+    ) -> None:
+        """Have the event loop append what is recorded, or roll back. The lock is held."""
+        self._has_open_append = is_open = bool(self._atomic_blocks) and error is None
+        size, content = self._encoder.pending_bytes, self._encoder.take()
+        self._queue.append(_Piece(size, content, barriers, wait_for, is_open, error))
+        self._queued_bytes += size
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        try:
+            self._loop.call_soon_threadsafe(self._start)
+        except RuntimeError:
+            self._abandon()  # The loop was closed.
+
+    # Appends, in the event loop.
+
+    def _start(self) -> None:
+        if self._task.running:
+            return  # Race: a piece was queued after a cancellation, and before this call.
+        self._is_idle.clear()
+        self._task.start(self._append_queued(), name="gazette recorder", on_end=self._ended)
+
+    async def _append_queued(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    # Race: a piece that is queued from here on needs another task.
+                    self._is_scheduled = False
+                    break
+                piece = self._queue.popleft()
+            error = self._append_error or (piece.error and self._fail(piece.error))
+            if error is None:
+                try:
+                    await self._append(piece)
+                except (pb.GazetteError, OSError, RuntimeError, TypeError, ValueError) as failure:
+                    error = self._fail(failure)
+                except BaseException:
+                    self._queue.appendleft(piece)
+                    raise
+            self._forget((piece,), error)
+        self._is_idle.set()
+
+    def _ended(self) -> None:
+        # Race: a piece may have been queued since the task ended, which another one is to append.
+        if not (self._is_idle.is_set() or self._task.running):
+            self._abandon()  # It was cancelled, maybe before it began.
+
+    def _abandon(self) -> None:
+        """Fail all pieces that aren't appended, and all later ones."""
+        error = self._fail(pb.TransportError("CANCELLED", "the recorder was cancelled"))
+        with self._lock:
+            pieces = tuple(self._queue)
+            self._queue.clear()
+            if not self._task.running:
+                self._is_scheduled = False
+        if not self._task.running:
+            self._is_idle.set()
+        self._forget(pieces, error)
+
+    def _forget(self, pieces: Iterable[_Piece], error: Exception | None) -> None:
+        """Make room for others in place of some pieces, whose barriers fail by an error, if any."""
+        if error is not None:
+            for barrier in itertools.chain.from_iterable(piece.barriers for piece in pieces):
+                barrier.resolve(error)
+        with self._room:
+            self._queued_bytes -= sum(piece.size for piece in pieces)
+            self._room.notify_all()
+
+    async def _append(self, piece: _Piece) -> None:
+        position, self._position = self._position, self._position + piece.size
+        if self._held is None:
+            # Invariant: appends before a block that lasts are in another batch, and don't wait for
+            # its end. A dependency of its own sees to that.
+            own = (finished_operation(),) if piece.is_open else ()
+            append = await self._service.start_append(self._request, (*piece.wait_for, *own))
+            self._held = append, position
+        elif (failed := await failed_dependency(piece.wait_for)) is not None:
+            raise failed
+        append, position = self._held
+        for chunk in _joined(piece.content):
+            append.write(chunk)
+            if piece.size > _CHUNK_BYTES or piece.is_open:
+                await append.drain()
+        if piece.is_open:
+            return
+        self._held = None
+        append.release()
+        append.operation.when_done(lambda: self._appended(append, position, piece.barriers))
+
+    def _appended(self, append: AsyncAppend, position: int, barriers: tuple[Barrier, ...]) -> None:
+        error = append.exception()
+        if error is None:
+            try:
+                self._offsets.add(position, *append.commit_range)
+            except pb.GazetteError as failure:
+                error = failure
+        outcome = append.response if error is None else self._fail(error)
+        for barrier in barriers:
+            barrier.resolve(outcome)
+
+    def _fail(self, error: BaseException) -> Exception:
+        """Note the first error of appends, and return it as it's told."""
+        if self._held is not None:
+            append, _ = self._held
+            self._held = None
+            append.roll_back(error)
+        if self._append_error is None:
+            assert isinstance(error, Exception), "appends fail with exceptions"
+            self._append_error = errors.append_error(self.log, self.author, error)
+            # Race: another thread may note an error, too. Either will do.
+            self._error = self._error or self._append_error
+        return self._append_error
 
     def __repr__(self) -> str:
         state = f"failed: {self._error}" if self._error is not None else "live"
         what = f"{self.recorded_bytes} bytes of {self.directory!r} in {self.log!r}"
         return f"<Recorder of {what}, {state}>"
+
+
+def _joined(content: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield content in chunks of about `_CHUNK_BYTES`."""
+    chunk: list[bytes] = []
+    size = 0
+    for part in content:
+        chunk.append(part)
+        size += len(part)
+        if size >= _CHUNK_BYTES:
+            yield b"".join(chunk)
+            chunk.clear()
+            size = 0
+    if chunk:
+        yield b"".join(chunk)

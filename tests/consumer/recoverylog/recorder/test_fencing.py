@@ -13,13 +13,14 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import AppendService, JournalClient, RetryPolicy, connect
 from gazette_aio.consumer.recoverylog import (
+    FSM,
     Author,
+    LogEncoder,
     Player,
     Recorder,
     RecorderError,
     RecorderFencedError,
 )
-from gazette_aio.consumer.recoverylog.recording.appends import Barrier, Piece, RecorderAppends
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests.cancellation import cancel_at_every_await
 from tests.consumer.recoverylog.recorder.support import (
@@ -388,14 +389,13 @@ async def test_a_bound_of_closing(client: JournalClient, broker: EmbeddedBroker)
 async def test_the_bound_of_closing_is_one(client: JournalClient, broker: EmbeddedBroker):
     """The service that appends doesn't begin another one."""
     service = AppendService(client, drain_timeout=3600)
-    appends = RecorderAppends(
-        service, pb.AppendRequest(journal=LOG), lambda *_: None, lambda error: error, 0.01
-    )
+    encoder = LogEncoder(FSM(FSMHints(log=LOG)), FIRST, LOG)
+    recorder = Recorder(encoder, LOG, FIRST, "/strip", service, drain_timeout=0.01)
     hold = broker.control.hold("append", journal=LOG)
-    barrier = Barrier()
-    appends.put(Piece(0, 7, [b"content"], (barrier,)))
+    recorder.record_create("/strip/file")
+    barrier = recorder.barrier()
     async with asyncio.timeout(60):
-        await appends.aclose()
+        await recorder.aclose()
     with pytest.raises(pb.TransportError, match="CANCELLED"):
         await barrier
     hold.remove()

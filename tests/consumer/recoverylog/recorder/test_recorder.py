@@ -20,7 +20,7 @@ from gazette_aio.consumer.recoverylog import (
     decode_hints,
     encode_hints,
 )
-from gazette_aio.consumer.recoverylog.recording import appends
+from gazette_aio.consumer.recoverylog.recording import recorder as recording
 from gazette_aio.consumer.recoverylog.recording.encoder import MAX_WRITE_BYTES
 from gazette_aio.consumer.recoverylog.recording.recorder import HAND_OVER_BYTES
 from gazette_aio.protocol.recoverylog import FSMHints
@@ -570,13 +570,13 @@ async def test_a_thread_waits_for_the_event_loop(
     client: JournalClient, monkeypatch: pytest.MonkeyPatch
 ):
     """Memory is bounded, however slow brokers are; the event loop itself doesn't wait."""
-    monkeypatch.setattr(appends, "STALL_SECONDS", 10_000)
+    monkeypatch.setattr(recording, "STALL_SECONDS", 10_000)
     async with await open_recorder(client) as recorder:
         fnode = recorder.record_create("/strip/file")
         done = threading.Semaphore(0)
         thread = threading.Thread(target=record_blocks, args=(recorder, fnode, done))
         thread.start()
-        for _ in range(appends.QUEUED_BYTES // HAND_OVER_BYTES):
+        for _ in range(recording.QUEUED_BYTES // HAND_OVER_BYTES):
             done.acquire()  # It blocks the event loop.
         assert not done.acquire(timeout=0.1)
         recorder.record_create("/strip/other")
@@ -589,7 +589,7 @@ async def test_a_thread_waits_for_the_event_loop(
 async def test_a_thread_that_the_event_loop_waits_for_goes_on(
     client: JournalClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(appends, "STALL_SECONDS", 0.001)
+    monkeypatch.setattr(recording, "STALL_SECONDS", 0.001)
     async with await open_recorder(client) as recorder:
         fnode = recorder.record_create("/strip/file")
         done = threading.Semaphore(0)
@@ -603,7 +603,7 @@ async def test_a_thread_that_the_event_loop_waits_for_goes_on(
 async def test_a_thread_that_waits_goes_on_after_a_cancellation(
     client: JournalClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(appends, "STALL_SECONDS", 10_000)
+    monkeypatch.setattr(recording, "STALL_SECONDS", 10_000)
     recorder = await open_recorder(client)
     fnode = recorder.record_create("/strip/file")
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
