@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.application import Application
-from gazette_aio.message import json_adapter
+from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
 from gazette_aio.protocol.errors import GazetteError
 from gazette_aio.testing.specs import create_journals, journal_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from gazette_aio.client import JournalClient
     from gazette_aio.client.appends.futures import OpFuture
     from gazette_aio.consumer.application import Shard
-    from gazette_aio.message import Adapter, Envelope, Publisher
+    from gazette_aio.message import Adapter, Envelope
     from gazette_aio.protocol import JournalSpec
 
 SOURCE = "numbers/in"
-LINES = {"content-type": "application/x-ndjson"}
+LINES = "application/x-ndjson"
 
 
 class Totals:
@@ -104,4 +104,12 @@ def shard_spec(shard: str, *sources: str) -> ShardSpec:
 
 async def create_source(client: JournalClient, name: str = SOURCE) -> None:
     """Create a journal of numbers."""
-    await create_journals(client, journal_spec(name, labels=LINES))
+    await create_journals(client, journal_spec(name, labels={"content-type": LINES}))
+
+
+async def publish(client: JournalClient, numbers: Iterable[object], journal: str = SOURCE) -> None:
+    """Publish the transaction of some numbers."""
+    publisher = Publisher[dict[str, Any]](client.appends, json_adapter())
+    async with publisher.transaction():
+        for number in numbers:
+            await publisher.publish_uncommitted(lambda _: (journal, LINES), {"number": number})

@@ -13,9 +13,8 @@ import pytest
 from gazette_aio.consumer import Skip
 from gazette_aio.testing import consumer_harness
 from tests.consumer.recoverylog.player.logs import create_log
-from tests.consumer.service.applications import SOURCE, Summing, create_source, shard_spec
+from tests.consumer.service.applications import SOURCE, Summing, create_source, publish, shard_spec
 from tests.consumer.service.recorded import RecordedSum
-from tests.consumer.service.test_service import publish
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

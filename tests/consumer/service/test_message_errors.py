@@ -21,7 +21,7 @@ from gazette_aio.client.reads.head import head_of
 from gazette_aio.consumer import ConsumerOptions, DeadLetter, Fail, Retry, Service, Skip
 from gazette_aio.consumer.api import apply_shards, connect_shards
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
-from gazette_aio.message import Publisher, ReadCommittedIter, json_adapter
+from gazette_aio.message import ReadCommittedIter, json_adapter
 from gazette_aio.protocol import Status
 from gazette_aio.protocol.consumer import ApplyRequest, ReplicaStatus
 from gazette_aio.protocol.errors import (
@@ -35,6 +35,7 @@ from gazette_aio.protocol.status_errors import JournalNotFoundError
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from tests import extent
 from tests.consumer.recoverylog.player.logs import create_log
+from tests.consumer.service.applications import publish as publish_numbers
 from tests.consumer.service.poisoned import (
     DEAD,
     LINES,
@@ -52,7 +53,7 @@ from tests.consumer.service.poisoned import (
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from gazette_aio.client import JournalClient
     from gazette_aio.testing import ConsumerHarness
@@ -73,11 +74,8 @@ async def harness() -> AsyncIterator[ConsumerHarness]:
         yield harness
 
 
-async def publish(client: JournalClient, *numbers: int) -> None:
-    publisher = Publisher[dict[str, Any]](client.appends, json_adapter())
-    async with publisher.transaction():
-        for number in numbers:
-            await publisher.publish_uncommitted(lambda _: (SOURCE, LINES), {"number": number})
+async def publish(client: JournalClient, numbers: Iterable[object]) -> None:
+    await publish_numbers(client, numbers, SOURCE)
 
 
 async def committed(client: JournalClient, journal: str) -> list[dict[str, Any]]:
@@ -117,21 +115,26 @@ async def test_skipped_messages_leave_no_effects(
     harness: ConsumerHarness, form: type[Poisoned]
 ) -> None:
     application = form(3, 4, 9, decide=lambda _: Skip())
-    await publish(harness.client, *range(1, 8))
+    await publish(harness.client, range(1, 8))
     await run(harness, application)
-    await publish(harness.client, 8, 9, 10)
+    await publish(harness.client, (8, 9, 10))
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 2, 5, 6, 7, 8, 10]
     assert await shipped(harness.client) == [1, 2, 5, 6, 7, 8, 10]
     assert application.decided == [(number, "KeyError('qty')") for number in (3, 4, 9)]
 
 
-@pytest.mark.parametrize("form", FORMS)
+async def to_dead(letter: dict[str, Any]) -> tuple[str, str]:
+    assert letter["error"]["type"] == "KeyError"
+    return DEAD, LINES
+
+
+@pytest.mark.parametrize(("form", "to"), [*((form, DEAD) for form in FORMS), (Poisoned, to_dead)])
 async def test_dead_letters_are_published_once(
-    harness: ConsumerHarness, form: type[Poisoned]
+    harness: ConsumerHarness, form: type[Poisoned], to: Any
 ) -> None:
-    application = form(3, 4, decide=lambda _: DeadLetter(DEAD))
-    await publish(harness.client, *range(1, 7))
+    application = form(3, 4, decide=lambda _: DeadLetter(to))
+    await publish(harness.client, range(1, 7))
     await run(harness, application)
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 2, 5, 6]
@@ -170,7 +173,7 @@ async def test_retries_repeat_the_transaction(
     application.failing = fail
     if application.__class__ in (PoisonedBatch, PoisonedThread):
         left[0] += 1  # The first failure is that of the batch.
-    await publish(harness.client, *range(1, 7))
+    await publish(harness.client, range(1, 7))
     await run(harness, application)
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 2, 3, 4, 5, 6]
@@ -182,7 +185,7 @@ async def test_retries_repeat_the_transaction(
 
 async def test_retries_are_bounded(harness: ConsumerHarness) -> None:
     application = Poisoned(2, decide=lambda _: Retry(times=2, first_seconds=0, then=Skip()))
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     await run(harness, application)
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 3]
@@ -206,7 +209,7 @@ def test_unbounded_retries_are_refused(wrong: dict[str, Any]) -> None:
 
 async def test_another_member_takes_over_during_a_pause(harness: ConsumerHarness) -> None:
     application = Poisoned(2, decide=lambda _: Retry(first_seconds=1e6, last_seconds=1e6))
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     await run(harness, application)
     (pausing,) = harness.members
     await eventually(lambda: application.decided)
@@ -223,53 +226,30 @@ async def test_another_member_takes_over_during_a_pause(harness: ConsumerHarness
 PLACE = rf"{SOURCE} at offset \d+ \(UUID [0-9a-f-]{{36}}\)"
 
 
-@pytest.mark.parametrize("decide", [lambda _: Fail(), lambda _: Retry(times=1, first_seconds=0)])
+class Unprepared(Poisoned):
+    on_message_error = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "application",
+    [
+        Poisoned(2, decide=lambda _: Fail()),
+        Poisoned(2, decide=lambda _: Retry(times=1, first_seconds=0)),
+        Unprepared(2),
+    ],
+)
 async def test_a_status_names_the_message(
-    harness: ConsumerHarness, decide: Any, caplog: pytest.LogCaptureFixture
+    harness: ConsumerHarness, application: Poisoned, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await publish(harness.client, 1, 2, 3)
-    await run(harness, Poisoned(2, decide=decide))
+    await publish(harness.client, (1, 2, 3))
+    await run(harness, application)
     text = await failed(harness)
     assert re.fullmatch(rf"{PLACE}: consume_message\(\): KeyError: 'qty'", text)
     assert f"shard {SHARD} failed: {text}" in caplog.text
 
 
-class Unprepared(Poisoned):
-    on_message_error = None  # type: ignore[assignment]
-
-
-class UnpreparedBatch(PoisonedBatch):
-    on_message_error = None  # type: ignore[assignment]
-
-
-async def test_a_status_names_the_message_without_a_policy(harness: ConsumerHarness) -> None:
-    await publish(harness.client, 1, 2, 3)
-    await run(harness, Unprepared(2))
-    text = await failed(harness)
-    assert re.fullmatch(rf"{PLACE}: consume_message\(\): KeyError: 'qty'", text)
-
-
-async def test_a_status_names_the_messages_of_a_batch(harness: ConsumerHarness) -> None:
-    await publish(harness.client, 1, 2, 3)
-    await run(harness, UnpreparedBatch(2))
-    text = await failed(harness)
-    end = await head_of(harness.client, SOURCE)
-    place = f"{SOURCE} from offset 0 to {end}"
-    assert text == f"{place}: consume_batch(): KeyError: 'qty'"
-
-
 class Order(msgspec.Struct):
     number: int
-
-
-class Typed(Poisoned):
-    def adapter(self, spec: Any) -> Any:
-        return json_adapter()
-
-    def effects(self, store: Any, envelope: Any, publisher: Any) -> None:
-        if isinstance(envelope.message, Order):
-            envelope.message = {"number": envelope.message.number}
-        super().effects(store, envelope, publisher)
 
 
 BAD = {
@@ -285,10 +265,10 @@ async def test_undecodable_messages_become_dead_letters(
 ) -> None:
     line = BAD[content]
     application = Poisoned(decide=lambda _: DeadLetter(DEAD))
-    await publish(harness.client, 1)
+    await publish(harness.client, [1])
     begin = await head_of(harness.client, SOURCE)
     await harness.client.append(SOURCE, line)
-    await publish(harness.client, 3)
+    await publish(harness.client, [3])
     await run(harness, application)
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 3]
@@ -309,7 +289,7 @@ async def test_a_dead_letter_of_a_suspended_source() -> None:
         consumer_harness(client=client) as harness,
     ):
         await create(client, SOURCE, OUT, DEAD)
-        await publish(client, 1, 2, 3)
+        await publish(client, (1, 2, 3))
         # Reads of sources have no end.
         with broker.control.once(
             "read", status=Status.SUSPENDED, where=lambda request: request.end_offset > 0
@@ -341,10 +321,7 @@ class WithTypes(Poisoned):
 
 async def test_messages_of_another_type_are_skipped(harness: ConsumerHarness) -> None:
     application = WithTypes(decide=lambda _: Retry(times=2, first_seconds=0, then=Skip()))
-    publisher = Publisher[dict[str, Any]](harness.client.appends, json_adapter())
-    async with publisher.transaction():
-        for number in (1, "two", 3, "four", 5):
-            await publisher.publish_uncommitted(lambda _: (SOURCE, LINES), {"number": number})
+    await publish(harness.client, (1, "two", 3, "four", 5))
     await run(harness, application)
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 3, 5]
@@ -354,7 +331,7 @@ async def test_messages_of_another_type_are_skipped(harness: ConsumerHarness) ->
 async def test_a_dead_letter_that_cant_be_published_fails_the_shard(
     harness: ConsumerHarness,
 ) -> None:
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     application = Poisoned(2, decide=lambda _: DeadLetter("missing"))
     await run(harness, application)
     text = await failed(harness)
@@ -364,18 +341,6 @@ async def test_a_dead_letter_that_cant_be_published_fails_the_shard(
         text,
     )
     assert 2 not in numbers_of(application)
-
-
-async def test_dead_letters_may_be_mapped(harness: ConsumerHarness) -> None:
-    await publish(harness.client, 1, 2)
-
-    async def mapping(letter: dict[str, Any]) -> tuple[str, str]:
-        assert letter["error"]["type"] == "KeyError"
-        return DEAD, LINES
-
-    await run(harness, Poisoned(2, decide=lambda _: DeadLetter(mapping)))
-    await harness.wait_for_shards()
-    assert [letter["shard"] for letter in await committed(harness.client, DEAD)] == [SHARD]
 
 
 def raise_away(_: Exception) -> None:
@@ -396,7 +361,7 @@ def raise_away(_: Exception) -> None:
 async def test_errors_of_a_policy_fail_the_shard(
     harness: ConsumerHarness, decide: Any, text: str
 ) -> None:
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     await run(harness, Poisoned(2, decide=decide))
     failure = await failed(harness)
     assert failure.endswith(f": consume_message(): KeyError: 'qty'; on_message_error(): {text}")
@@ -419,7 +384,7 @@ async def test_errors_of_the_shard_are_no_errors_of_messages(
         raise error
 
     application.failing = fail
-    await publish(harness.client, 1)
+    await publish(harness.client, [1])
     await run(harness, application)
     assert str(error) in await failed(harness)
     assert application.decided == []
@@ -444,7 +409,7 @@ async def test_a_message_that_couldnt_be_published_is_skipped(
 ) -> None:
     application = Misdirected(2, decide=lambda _: Skip())
     application.is_told = is_told
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     await run(harness, application)
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 3]
@@ -461,7 +426,7 @@ async def test_a_message_is_published_once_its_journal_exists(harness: ConsumerH
         return Retry(first_seconds=0)
 
     application.on_message_error = decide  # type: ignore[method-assign]
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     await run(harness, application)
     await harness.wait_for_shards()
     assert numbers_of(application) == [1, 2, 3]
@@ -484,19 +449,19 @@ class Straying(PoisonedAsync):
 
 async def test_a_task_of_a_failed_hook_cant_publish(harness: ConsumerHarness) -> None:
     application = Straying(2, decide=lambda _: Skip())
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     await run(harness, application)
     await harness.wait_for_shards()
     with pytest.raises(TransactionError, match="nothing more is published"):
         await application.stray
-    await publish(harness.client, 4)
+    await publish(harness.client, [4])
     await harness.wait_for_shards()
     assert await shipped(harness.client) == [1, 3, 4]
 
 
 async def test_the_end_of_a_repeated_transaction_is_told(harness: ConsumerHarness) -> None:
     application = Poisoned(2, decide=lambda _: Skip())
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
     await run(harness, application)
     await harness.wait_for_shards()
     errors = [commit.exception() for commit in application.ends]
@@ -511,7 +476,7 @@ async def test_decisions_are_logged_and_counted(
     metrics = ConsumerMetrics(CollectorRegistry())
     options = ConsumerOptions(prefix="/metrics.test", bind="127.0.0.1", host="127.0.0.1")
     application = Poisoned(2, decide=lambda _: Retry(times=1, first_seconds=0, then=Skip()))
-    await publish(harness.client, 1, 2, 3)
+    await publish(harness.client, (1, 2, 3))
 
     def count(action: str) -> float | None:
         labels = {"shard": f"/metrics.test/items/{SHARD}", "action": action}
@@ -538,7 +503,7 @@ async def test_decisions_are_logged_and_counted(
 @pytest.mark.parametrize("kind", ["log", "sql"])
 async def test_kills_at_many_steps(kind: str, tmp_path: Path) -> None:
     """A process that dies leaves nothing twice, and nothing of failed messages."""
-    stride = extent.of(17, 1)
+    stride = extent.of(31, 1)
     async with EmbeddedBroker() as broker, connect(broker.endpoint) as client:
         await create(client, SOURCE, OUT, DEAD)
         await create_log(client, LOG)
@@ -560,7 +525,7 @@ async def test_kills_at_many_steps(kind: str, tmp_path: Path) -> None:
         wanted: list[int] = []
         kill_at, first, said = 0, 0, None
         while said is None:
-            await publish(client, *range(first + 1, first + 6))
+            await publish(client, range(first + 1, first + 6))
             wanted += [first + 1, first + 2, first + 5]
             first += 10
             kill_at += stride

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,30 +19,25 @@ from gazette_aio.client import connect
 from gazette_aio.consumer.api import apply_shards, connect_shards, stat_shard
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.operations import Delete
-from gazette_aio.consumer.recoverylog import FSM, Author, Recorder
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
-from gazette_aio.consumer.shards.restarts import RestartPolicy
-from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol import consumer as pc
-from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.testing import consumer_harness, no_leaks
-from tests.consumer.recoverylog.player.logs import create_log
 from tests.consumer.service.applications import (
     SOURCE,
     Summing,
     Totals,
     create_source,
+    publish,
     shard_spec,
 )
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
-    from gazette_aio.client import JournalClient
+    from gazette_aio.consumer.api import ShardClient
     from gazette_aio.testing import ConsumerHarness
 
 
@@ -55,23 +51,6 @@ async def harness() -> AsyncIterator[ConsumerHarness]:
 def totals_of(harness: ConsumerHarness) -> Totals:
     assert isinstance(harness.application, Summing)
     return harness.application.totals
-
-
-async def publish(client: JournalClient, numbers: range, journal: str = SOURCE) -> None:
-    publisher = Publisher[dict[str, Any]](client.appends, json_adapter())
-    for number in numbers:
-        await publisher.start_publish_committed(
-            lambda _: (journal, "application/x-ndjson"), {"number": number}
-        )
-    await client.appends.flush()
-
-
-async def test_messages_are_consumed(harness: ConsumerHarness) -> None:
-    await harness.start_member()
-    await harness.create_shards(shard_spec("shard-one", SOURCE))
-    await publish(harness.client, range(100))
-    await harness.wait_for_shards()
-    assert totals_of(harness).sums == {"shard-one": sum(range(100))}
 
 
 async def test_a_shard_moves_when_its_member_exits(harness: ConsumerHarness) -> None:
@@ -164,15 +143,6 @@ class Serving(Summing):
         raise ValueError("the task failed")
 
 
-async def test_an_application_serves_rpcs_of_its_own(harness: ConsumerHarness) -> None:
-    application = Serving()
-    member = await harness.start_member(application)
-    await application.began.wait()
-    async with grpc.aio.insecure_channel(member.endpoint.removeprefix("http://")) as channel:
-        call: Any = channel.unary_unary("/Words/Echo")
-        assert await call(b"I am ") == b"I am member-1"
-
-
 async def test_rpcs_are_forwarded_to_the_member_that_serves_a_shard(
     harness: ConsumerHarness,
 ) -> None:
@@ -198,19 +168,11 @@ async def test_services_and_tasks_may_be_added_later(harness: ConsumerHarness) -
     application.fail.set()
     with pytest.raises(ValueError, match="the task failed"):
         await member.wait()
+    assert member.stopping.is_set()
     with pytest.raises(RuntimeError, match="is stopping, and serves nothing more"):
         member.add_generic_rpc_handlers(())
     with pytest.raises(RuntimeError, match="is stopping, and starts no tasks"):
         member.spawn(application.work())
-
-
-async def test_a_member_fails_with_its_task(harness: ConsumerHarness) -> None:
-    application = Serving()
-    member = await harness.start_member(application)
-    application.fail.set()
-    with pytest.raises(ValueError, match="the task failed"):
-        await member.wait()
-    assert member.stopping.is_set()
 
 
 async def test_a_failing_initialization_is_raised(harness: ConsumerHarness) -> None:
@@ -232,16 +194,6 @@ async def test_an_application_with_half_a_protocol_is_refused_at_once(
 
     with pytest.raises(pb.ConfigurationError, match=r"has begin_txn\(\), but no finished_txn\(\)"):
         Service(Half(), harness.store, harness.client)
-
-
-async def test_an_application_whose_hooks_would_run_in_threads_is_refused_at_once(
-    harness: ConsumerHarness,
-) -> None:
-    class Threaded(Summing):
-        run_in_thread = True
-
-    with pytest.raises(pb.ConfigurationError, match=r"`await asyncio\.to_thread\(\.\.\.\)`"):
-        Service(Threaded(), harness.store, harness.client)
 
 
 async def test_tokens_are_required(harness: ConsumerHarness) -> None:
@@ -274,60 +226,6 @@ async def test_a_failed_shard_tells_why(harness: ConsumerHarness) -> None:
         await harness.wait_for_primary("shard-one")
 
 
-async def test_standbys_are_limited(harness: ConsumerHarness) -> None:
-    options = ConsumerOptions(
-        prefix="/standbys.test", bind="127.0.0.1", host="127.0.0.1", max_hot_standbys=1
-    )
-    async with Service(Summing(), harness.store, harness.client, options) as member:
-        spec = shard_spec("shard-one", SOURCE)
-        spec.hot_standbys = 3
-        async with connect_shards(member.endpoint) as client:
-            await apply_shards(client, [pc.ApplyRequest.Change(upsert=spec)])
-        assert member.session.group.items["shard-one"].replication == 2
-
-
-class FailingOnce(Summing):
-    """Fails at its first message, and never again."""
-
-    has_failed = False
-
-    def consume_message(self, *args: Any) -> None:
-        if not self.has_failed:
-            self.has_failed = True
-            raise ValueError("the first time")
-        super().consume_message(*args)
-
-
-async def test_failed_shards_are_restarted_if_options_say_so(harness: ConsumerHarness) -> None:
-    options = ConsumerOptions(
-        prefix="/restarts.test",
-        bind="127.0.0.1",
-        host="127.0.0.1",
-        restarts=RestartPolicy(first_seconds=0.01),
-    )
-    application = FailingOnce()
-    async with (
-        Service(application, harness.store, harness.client, options) as member,
-        connect_shards(member.endpoint) as client,
-    ):
-        change = pc.ApplyRequest.Change(upsert=shard_spec("shard-one", SOURCE))
-        await apply_shards(client, [change])
-        await publish(harness.client, range(10))
-        await eventually(lambda: application.totals.sums == {"shard-one": sum(range(10))})
-
-
-async def test_members_listen_on_all_addresses_by_default(harness: ConsumerHarness) -> None:
-    options = ConsumerOptions(prefix="/everywhere.test", host="127.0.0.1")
-    async with (
-        Service(Summing(), harness.store, harness.client, options) as member,
-        connect_shards(member.endpoint) as client,
-    ):
-        change = pc.ApplyRequest.Change(upsert=shard_spec("shard-one", SOURCE))
-        await apply_shards(client, [change])
-        assert member.endpoint.startswith("http://127.0.0.1:")
-        assert "shard-one" in member.session.group.items
-
-
 async def test_an_endpoint_that_is_taken_is_refused() -> None:
     async with EmbeddedBroker() as broker, connect(broker.endpoint) as client:
         port = int(broker.endpoint.rpartition(":")[2])
@@ -349,18 +247,6 @@ async def test_a_member_is_cancelled_while_it_starts(harness: ConsumerHarness) -
         with pytest.raises(asyncio.CancelledError):
             await starting
     assert first.is_ready
-
-
-async def test_closing_survives_cancellation(harness: ConsumerHarness) -> None:
-    member = await harness.start_member()
-    await harness.create_shards(shard_spec("shard-one", SOURCE))
-    closing = asyncio.create_task(member.aclose())
-    await asyncio.sleep(0)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert not member.is_ready
-    await member.aclose()
 
 
 async def test_a_lost_key_ends_the_member(harness: ConsumerHarness) -> None:
@@ -400,65 +286,52 @@ async def test_a_task_group_runs_a_member(harness: ConsumerHarness, is_lost: boo
     assert member.stopping.is_set()
 
 
-async def test_recovered_bytes_are_a_metric(harness: ConsumerHarness, tmp_path: Path) -> None:
-    metrics = ConsumerMetrics(CollectorRegistry())
-
-    def counted(size: int) -> bool:
-        text = f"gazette_recoverylog_recovered_bytes_total {size}.0\n"
-        return text.encode() in metrics.text()[0]
-
-    assert counted(0)
-    log = "recovery/shard-one"
-    await create_log(harness.client, log)
-    recorder = await Recorder.open(
-        harness.client, log, FSM(FSMHints(log=log)), Author.random(), tmp_path
-    )
-    fnode = recorder.record_create(tmp_path / "file")
-    for offset in (0, 10):
-        recorder.record_write_at(fnode, bytes(500), offset)
-    await recorder.barrier()
-    await recorder.aclose()
-    options = ConsumerOptions(prefix="/metrics.test", bind="127.0.0.1", host="127.0.0.1")
-    spec = shard_spec("shard-one", SOURCE)
-    spec.recovery_log_prefix, spec.hint_prefix = "recovery", "/hints"
+@asynccontextmanager
+async def serving(
+    harness: ConsumerHarness, spec: pc.ShardSpec, *, metrics: Any = None, **options: Any
+) -> AsyncIterator[tuple[Service, ShardClient]]:
+    """Run a member of a group of its own, which has a shard, and give a client."""
+    consumer = ConsumerOptions(prefix="/own.test", host="127.0.0.1", **options)
     async with (
-        Service(Summing(), harness.store, harness.client, options, metrics=metrics) as member,
+        Service(Summing(), harness.store, harness.client, consumer, metrics=metrics) as member,
         connect_shards(member.endpoint) as client,
     ):
         await apply_shards(client, [pc.ApplyRequest.Change(upsert=spec)])
-        await eventually(lambda: counted(1000))
-    assert counted(1000)
+        yield member, client
+
+
+async def test_standbys_are_limited(harness: ConsumerHarness) -> None:
+    spec = shard_spec("shard-one", SOURCE)
+    spec.hot_standbys = 3
+    async with serving(harness, spec, bind="127.0.0.1", max_hot_standbys=1) as (member, _):
+        assert member.session.group.items["shard-one"].replication == 2
+
+
+async def test_members_listen_on_all_addresses_by_default(harness: ConsumerHarness) -> None:
+    async with serving(harness, shard_spec("shard-one", SOURCE)) as (member, _):
+        assert member.endpoint.startswith("http://127.0.0.1:")
+        assert "shard-one" in member.session.group.items
 
 
 async def test_statuses_and_sizes_are_metrics(harness: ConsumerHarness) -> None:
     metrics = ConsumerMetrics(CollectorRegistry())
-    options = ConsumerOptions(prefix="/metrics.test", bind="127.0.0.1", host="127.0.0.1")
-    async with (
-        Service(Summing(), harness.store, harness.client, options, metrics=metrics) as member,
-        connect_shards(member.endpoint) as client,
-    ):
-        change = pc.ApplyRequest.Change(upsert=shard_spec("shard-one", SOURCE))
-        await apply_shards(client, [change])
+    spec = shard_spec("shard-one", SOURCE)
+    async with serving(harness, spec, bind="127.0.0.1", metrics=metrics) as (_, client):
         await publish(harness.client, range(7))
-        await eventually(lambda: b"messages_total" in metrics.text()[0])
-        key = "/metrics.test/items/shard-one"
-        await eventually(
-            lambda: (
-                f'gazette_shard_read_messages_total{{shard="{key}"}} 7.0'.encode()
-                in metrics.text()[0]
-            )
-        )
+        labels = 'shard="/own.test/items/shard-one"'
+        consumed = f"gazette_shard_read_messages_total{{{labels}}} 8.0"  # With an acknowledgement.
+        await eventually(lambda: consumed in metrics.text()[0].decode())
         text = metrics.text()[0].decode()
-        assert 'gazette_shard_up{shard="shard-one",status="PRIMARY"} 1.0' in text
-        assert "gazette_allocator_members 1.0" in text
-        assert "gazette_allocator_assignment_added_total 1.0" in text
-        assert "gazette_allocator_assignment_removed_total 0.0" in text
+        for line in (
+            'gazette_shard_up{shard="shard-one",status="PRIMARY"} 1.0',
+            "gazette_allocator_members 1.0",
+            "gazette_allocator_assignment_added_total 1.0",
+            "gazette_allocator_assignment_removed_total 0.0",
+            f'gazette_shard_read_head{{journal="{SOURCE}",{labels}}}',
+            'phase="60-acknowledging"',
+        ):
+            assert line in text
+        assert re.search(r"gazette_allocator_max_flow_runtime_seconds_count [1-9]", text)
         deletion = pc.ApplyRequest.Change(delete="shard-one", expect_mod_revision=-1)
         await apply_shards(client, [deletion])
-        await eventually(lambda: key.encode() not in metrics.text()[0])
-        solutions = re.search(r"gazette_allocator_max_flow_runtime_seconds_count (\d)", text)
-        assert solutions is not None
-        assert int(solutions[1]) > 0
-        assert f'gazette_shard_read_head{{journal="{SOURCE}",shard="{key}"}}' in text
-        assert 'phase="60-acknowledging"' in text
-    assert key not in metrics.text()[0].decode()
+        await eventually(lambda: labels not in metrics.text()[0].decode())

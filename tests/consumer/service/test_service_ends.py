@@ -36,9 +36,32 @@ async def harness() -> AsyncIterator[ConsumerHarness]:
         yield harness
 
 
-def service_of(harness: ConsumerHarness, application: Summing | None = None) -> Service:
-    options = ConsumerOptions(prefix="/ends.test", bind="127.0.0.1", host="127.0.0.1")
-    return Service(application or Summing(), harness.store, harness.client, options)
+def service_of(
+    harness: ConsumerHarness, application: Summing | None = None, **options: float
+) -> Service:
+    loopback = {"bind": "127.0.0.1", "host": "127.0.0.1"}
+    consumer = ConsumerOptions(prefix="/ends.test", **loopback, **options)  # type: ignore[arg-type]
+    return Service(application or Summing(), harness.store, harness.client, consumer)
+
+
+class Working(Summing):
+    """Has a task that ends only after its cancellation, when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+        self.has_ended = False
+
+    async def work(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            await self.may_end.wait()
+            self.has_ended = True
+
+    def init_application(self, service: Service) -> None:
+        service.spawn(self.work())
 
 
 async def test_a_member_is_closed_before_its_first_step(harness: ConsumerHarness) -> None:
@@ -129,21 +152,12 @@ async def test_the_first_failure_of_a_task_ends_the_member_and_later_ones_are_lo
 async def test_a_task_that_goes_on_holds_no_member_up(
     harness: ConsumerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    may_end = asyncio.Event()
-
-    async def stubborn() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await may_end.wait()
-
+    application = Working()
     async with no_leaks():
-        options = ConsumerOptions(bind="127.0.0.1", host="127.0.0.1", stop_timeout=0.01)
-        async with Service(Summing(), harness.store, harness.client, options) as service:
-            service.spawn(stubborn())
+        async with service_of(harness, application, stop_timeout=0.01):
             await turns()
-        assert "stubborn of the application is still running 0.01 s after its" in caplog.text
-        may_end.set()
+        assert "work of the application is still running 0.01 s after its" in caplog.text
+        application.may_end.set()
 
 
 async def test_a_task_of_a_member_cant_close_it(harness: ConsumerHarness) -> None:
@@ -160,27 +174,17 @@ async def test_a_task_of_a_member_cant_close_it(harness: ConsumerHarness) -> Non
 
 
 async def test_the_end_of_a_member_cancelled_at_each_await(harness: ConsumerHarness) -> None:
-    ended: list[bool] = []
-
-    class Working(Summing):
-        async def work(self) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(0)
-                ended.append(True)
-
-        def init_application(self, service: Service) -> None:
-            service.spawn(self.work())
+    made: list[Working] = []
 
     async def opened() -> Service:
-        service = service_of(harness, Working())
+        made.append(Working())
+        made[-1].may_end.set()
+        service = service_of(harness, made[-1])
         await service.start()
-        ended.clear()
         return service
 
     def check() -> None:
-        assert ended == [True]
+        assert made[-1].has_ended
 
     assert await close_at_every_await(opened, check) >= 1
 
@@ -189,22 +193,11 @@ async def test_the_task_of_a_member_cancelled_again_and_again_ends_it_whole(
     harness: ConsumerHarness,
 ) -> None:
     """As libraries do that cancel all tasks of an event loop."""
-    may_end = asyncio.Event()
-
-    class Working(Summing):
-        async def work(self) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await may_end.wait()
-
-        def init_application(self, service: Service) -> None:
-            service.spawn(self.work())
-
+    application = Working()
     async with service_of(harness):
         pass  # What takes time at first is over.
     async with no_leaks():
-        service = service_of(harness, Working())
+        service = service_of(harness, application)
         await service.start()
         address = urlsplit(service.endpoint)
         name = f"gazette member {service.process_id.suffix}"
@@ -214,7 +207,7 @@ async def test_the_task_of_a_member_cancelled_again_and_again_ends_it_whole(
             # Longer than it takes a member to end.
             done, _ = await asyncio.wait((runner,), timeout=0.3)
             assert not done, "it left although a task of the member goes on"
-        may_end.set()
+        application.may_end.set()
         await asyncio.wait((runner,))
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(address.hostname, address.port)
@@ -242,19 +235,8 @@ async def test_the_start_of_a_member_cancelled_at_each_await(harness: ConsumerHa
 
 
 async def test_shards_end_before_a_task_that_takes_its_time(harness: ConsumerHarness) -> None:
-    may_end = asyncio.Event()
-
-    class Slow(Summing):
-        async def work(self) -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await may_end.wait()
-
-        def init_application(self, service: Service) -> None:
-            service.spawn(self.work())
-
-    member = await harness.start_member(Slow())
+    application = Working()
+    member = await harness.start_member(application)
     await harness.create_shards(shard_spec("shard-one", SOURCE))
     async with member.resolve("shard-one") as resolution:
         replica = resolution.shard
@@ -266,7 +248,7 @@ async def test_shards_end_before_a_task_that_takes_its_time(harness: ConsumerHar
         await eventually(replica.cancelled.is_set)
         assert member.stopping.is_set()
     finally:
-        may_end.set()
+        application.may_end.set()
     with pytest.raises(GazetteError, match="member key not found"):
         await member.wait()
 

@@ -23,12 +23,11 @@ from gazette_aio.consumer.recoverylog import decode_hints
 from gazette_aio.consumer.service.options import ConsumerOptions
 from gazette_aio.consumer.service.service import Service
 from gazette_aio.consumer.shards import replica
-from gazette_aio.message import Publisher, json_adapter
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.testing import consumer_harness
 from tests.consumer.recoverylog.player.logs import create_log
-from tests.consumer.service.applications import SOURCE, create_source, shard_spec
+from tests.consumer.service.applications import SOURCE, create_source, publish, shard_spec
 from tests.consumer.service.recorded import RecordedSum
 from tests.waiting import eventually
 
@@ -77,15 +76,6 @@ async def member_process(etcd: Etcd, broker: EmbeddedBroker) -> AsyncIterator[tu
         await process.wait()
         if draining is not None:
             await draining
-
-
-async def publish(client: JournalClient, numbers: range) -> None:
-    publisher = Publisher[dict[str, Any]](client.appends, json_adapter())
-    for number in numbers:
-        await publisher.start_publish_committed(
-            lambda _: (SOURCE, "application/x-ndjson"), {"number": number}
-        )
-    await client.appends.flush()
 
 
 async def has_primary(shards: ShardClient) -> bool:

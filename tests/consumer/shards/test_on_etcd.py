@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
-from gazette_aio.consumer.keyspace.operations import Compare, Delete, Get, Put
-from gazette_aio.consumer.shards.hints import store_recorded_hints, store_recovered_hints
-from tests.consumer.shards.group import KEYS, LOCAL, A, Group, assignment_at, shard_spec
-from tests.consumer.shards.test_hints import SPEC, authors, hints
+from gazette_aio.consumer.keyspace.operations import Put
+from tests.consumer.shards.group import KEYS, LOCAL, A, Group, shard_spec
 from tests.waiting import eventually
 
 
@@ -33,20 +31,3 @@ async def test_the_life_of_a_replica(client, etcd):
             replica = group.shards.replicas[A]
             await group.unassign()
             await eventually(replica.cancelled.is_set)
-
-
-async def test_hints_take_turns(etcd):
-    async with EtcdStore(EtcdOptions(endpoints=(etcd.endpoint,))) as store:
-        result = await store.transact([], [Put("/an/assignment", b"")])
-        revision = result.header.revision
-        assignment = assignment_at(revision, key="/an/assignment")
-        assert await authors(store) == [None, None, None]
-        for number in (111, 333, 555):
-            await store_recovered_hints(store, SPEC, assignment, hints(number))
-            assert await store_recorded_hints(store, SPEC, assignment, hints(number * 2))
-        assert await authors(store) == [1110, 555, 333]
-        await store.transact([], [Delete("/an/assignment")])
-        assert not await store_recorded_hints(store, SPEC, assignment, hints(7))
-        assert await authors(store) == [1110, 555, 333]
-        check = await store.transact([Compare.absent("/hints/shard-A.backup.2")], [Get("/hints")])
-        assert check.succeeded

@@ -23,7 +23,6 @@ from gazette_aio.protocol.status_errors import JournalNotFoundError
 from tests.consumer.shards.group import (
     KEYS,
     LOCAL,
-    REMOTE,
     A,
     Application,
     Group,
@@ -126,6 +125,43 @@ async def test_a_standby_back_fills_then_tails_and_completes_when_promoted(clien
     assert group.application.stores[0].is_destroyed
 
 
+async def test_a_failed_standby_assigned_anew_as_primary_begins_again(client):
+    async with recovering(client) as (group, made):
+        await group.assign(slot=1)
+        replica = await group.shards.replica(A)
+        await eventually(lambda: made[0].calls)
+        made[0].error = RecoveryError("no such log")
+        made[0].tailing.set()
+        await group.status("FAILED", slot=1)
+        await group.write(
+            Delete(KEYS.assignment(A, *LOCAL, 1)), Put(KEYS.assignment(A, *LOCAL, 0), b"")
+        )
+        await eventually(lambda: len(made) == 2)
+        made[1].tailing.set()
+        made[1].completed.set()
+        await group.status("PRIMARY")
+        assert group.shards.replicas[A] is not replica
+
+
+async def test_a_standby_assigned_anew_tells_its_status_again(group):
+    await group.create(shard_spec())
+    await group.assign(slot=2)
+    await group.status("STANDBY", slot=2)
+    await group.write(
+        Delete(KEYS.assignment(A, *LOCAL, 2)), Put(KEYS.assignment(A, *LOCAL, 1), b"")
+    )
+    await group.status("STANDBY", slot=1)
+
+
+async def test_a_recovery_that_cancels_itself_fails_the_shard(client):
+    async with recovering(client) as (group, made):
+        await group.assign()
+        await eventually(lambda: made and made[0].calls)
+        made[0].error = asyncio.CancelledError()
+        made[0].tailing.set()
+        await group.status("FAILED")
+
+
 @pytest.mark.parametrize("slot", [0, 1])
 async def test_a_failed_recovery_fails_the_primary_too(client, slot):
     async with recovering(client) as (group, made):
@@ -140,28 +176,43 @@ async def test_a_failed_recovery_fails_the_primary_too(client, slot):
             await replica.primary_loop
         if slot:
             await group.promote()
+            await group.status("FAILED")
+        assert group.shards.replicas[A] is replica
         resolution = await group.resolve(A)
         assert resolution.status == 5  # SHARD_STOPPED
         assert "complete" not in made[0].calls or slot == 0
 
 
+class Panic(BaseException):
+    """As extension modules in Rust raise it."""
+
+
 @pytest.mark.parametrize(
-    ("hook", "text"),
+    ("hook", "error", "text"),
     [
-        ("new_store", "new_store(): RuntimeError: an error"),
-        ("restore", "restore_checkpoint(): RuntimeError: an error"),
+        ("new_store", RuntimeError("an error"), "new_store(): RuntimeError: an error"),
+        ("restore", RuntimeError("an error"), "restore_checkpoint(): RuntimeError: an error"),
+        ("new_store", asyncio.CancelledError(), "a hook of the application was cancelled"),
+        ("new_store", Panic("index out of range"), "Panic('index out of range')"),
+        ("restore", ValueError("bad \ud800"), "restore_checkpoint(): ValueError: bad \\ud800"),
     ],
+    ids=repr,
 )
-async def test_failures_of_the_store(client, hook, text):
+async def test_a_failure_of_the_store_fails_its_shard_alone(client, caplog, hook, error, text):
+    caplog.set_level(logging.CRITICAL, "gazette_aio")  # Reports of tests are Unicode.
     application = Application()
-    application.errors[hook] = RuntimeError("an error")
     async with Group(client, application=application) as group:
-        await group.create(shard_spec())
+        await group.create(shard_spec("shard-B"), shard_spec())
+        await group.assign("shard-B")
+        await group.status("PRIMARY", "shard-B")
+        application.errors[hook] = error
         await group.assign()
-        assert list((await group.status("FAILED")).errors) == [text]
-        resolution = await group.resolve(A)
-        assert resolution.status == 5
-        assert not group.shards.replicas[A].cancelled.is_set()
+        failing = asyncio.ensure_future(group.status("FAILED"))
+        await asyncio.wait((failing, group.shards.failure), return_when=asyncio.FIRST_COMPLETED)
+        assert not group.shards.failure.done()
+        assert list((await failing).errors) == [text]
+        assert (await group.resolve(A)).status == 5  # SHARD_STOPPED
+        assert not any(each.cancelled.is_set() for each in group.shards.replicas.values())
     assert all(store.is_destroyed for store in application.stores)
 
 
@@ -182,54 +233,6 @@ async def test_a_failed_loop_leaves_the_store_and_a_long_text_is_cut(group):
     assert isinstance(replica.failure, ShardFailedError)
     assert isinstance(replica.failure.__cause__, RuntimeError)
     assert not group.application.stores[0].is_destroyed
-
-
-async def test_a_hook_that_cancels_itself_fails_the_shard(client):
-    class Cancelled(Application):
-        async def new_store(self, shard, recorder):
-            raise asyncio.CancelledError
-
-    async with Group(client, application=Cancelled()) as group:
-        await group.create(shard_spec())
-        await group.assign()
-        status = await group.status("FAILED")
-        assert list(status.errors) == ["a hook of the application was cancelled"]
-
-
-class Panic(BaseException):
-    """As extension modules in Rust raise it."""
-
-
-async def test_a_panic_of_a_hook_fails_its_shard_alone(client):
-    class Panicking(Application):
-        async def new_store(self, shard, recorder):
-            if shard.id == A:
-                raise Panic("index out of range")
-            return await super().new_store(shard, recorder)
-
-    async with Group(client, application=Panicking()) as group:
-        await group.create(shard_spec("shard-B"), shard_spec())
-        await group.assign("shard-B")
-        await group.status("PRIMARY", "shard-B")
-        await group.assign()
-        await eventually(lambda: group.shards.replicas[A].has_failed)
-        assert list((await group.status("FAILED")).errors) == ["Panic('index out of range')"]
-        assert not group.shards.replicas["shard-B"].cancelled.is_set()
-
-
-async def test_a_text_that_is_not_unicode_fails_its_shard_alone(client, caplog):
-    caplog.set_level(logging.CRITICAL, "gazette_aio")  # Reports of tests are Unicode.
-    application = Application()
-    application.errors["restore"] = ValueError("bad word \ud800")
-    async with Group(client, application=application) as group:
-        await group.create(shard_spec())
-        await group.assign()
-        failing = asyncio.ensure_future(group.status("FAILED"))
-        await asyncio.wait((failing, group.shards.failure), return_when=asyncio.FIRST_COMPLETED)
-        assert not group.shards.failure.done()
-        assert list((await failing).errors) == [
-            "restore_checkpoint(): ValueError: bad word \\ud800"
-        ]
 
 
 @pytest.mark.parametrize("kind", ["plain", "raising", "missing"])
@@ -276,74 +279,62 @@ async def test_tear_down_waits_for_references(group, monkeypatch, caplog):
     await eventually(lambda: store.is_destroyed)
 
 
-async def test_hints_that_cant_be_built_are_built_again_later(client, caplog, monkeypatch):
+@contextlib.asynccontextmanager
+async def building(client, monkeypatch, build):
+    """Run a primary whose hints are built by a function as soon as it has begun."""
     monkeypatch.setattr(replicas, "HINTS_SECONDS", 0)
     monkeypatch.setattr(replicas, "FIRST_HINTS_SECONDS", 0)
-
-    class Recorder(IdleRecorder):
-        builds = 0
-
-        async def build_hints(self):
-            self.builds += 1
-            raise OSError("no disk")
-
-    recorder = Recorder()
+    recorder = IdleRecorder()
+    recorder.build_hints = build
     async with recovering(client) as (group, made):
         await group.assign()
         await eventually(lambda: made)
         made[0].recorder = recorder
         made[0].tailing.set()
         made[0].completed.set()
-        await eventually(lambda: recorder.builds > 1)
+        yield group
+
+
+async def test_hints_that_cant_be_built_are_built_again_later(client, caplog, monkeypatch):
+    builds = []
+
+    async def build():
+        builds.append(1)
+        raise OSError("no disk")
+
+    async with building(client, monkeypatch, build) as group:
+        await eventually(lambda: len(builds) > 1)
         assert not group.shards.replicas[A].has_failed
     assert f"hints of shard {A} couldn't be recorded: no disk" in caplog.text
 
 
 async def test_hints_that_end_with_the_replica_are_no_failure(client, caplog, monkeypatch):
-    monkeypatch.setattr(replicas, "FIRST_HINTS_SECONDS", 0)
-    building = asyncio.Event()
+    started = asyncio.Event()
 
-    class Recorder(IdleRecorder):
-        builds = 0
+    async def build():
+        assert not started.is_set()
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise TransportError("CANCELLED", "the recorder was cancelled") from None
 
-        async def build_hints(self):
-            self.builds += 1
-            building.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                raise TransportError("CANCELLED", "the recorder was cancelled") from None
-
-    recorder = Recorder()
-    async with recovering(client) as (group, made):
-        await group.assign()
-        await eventually(lambda: made)
-        made[0].recorder = recorder
-        made[0].tailing.set()
-        made[0].completed.set()
-        await building.wait()
+    async with building(client, monkeypatch, build) as group:
+        await started.wait()
         await group.unassign()
         await eventually(lambda: group.application.stores[0].is_destroyed)
-    assert recorder.builds == 1
     assert "couldn't be recorded" not in caplog.text
 
 
 async def test_the_store_outlives_hints_that_are_being_built(client, monkeypatch):
-    monkeypatch.setattr(replicas, "FIRST_HINTS_SECONDS", 0)
-    building, may_end = asyncio.Event(), asyncio.Event()
+    started, may_end = asyncio.Event(), asyncio.Event()
 
-    class Recorder(IdleRecorder):
-        async def build_hints(self):
-            building.set()
-            await finish(may_end.wait())
+    async def build():
+        started.set()
+        await finish(may_end.wait())
 
-    async with recovering(client) as (group, made):
-        await group.assign()
-        await eventually(lambda: made)
-        made[0].recorder = Recorder()
-        made[0].tailing.set()
-        made[0].completed.set()
-        await building.wait()
+    async with building(client, monkeypatch, build) as group:
+        await started.wait()
         await group.unassign()
         await turns(100)
         assert not group.application.stores[0].is_destroyed
@@ -384,55 +375,42 @@ class HeldStore(TrackedStore):
         await super().destroy()
 
 
-async def test_a_replica_begins_only_after_its_predecessor_has_released_its_store(client):
-    """The store may lock files, such as those of `directory=`."""
-    may_end = asyncio.Event()
+class Locking(Application):
+    """Has stores that lock a directory until the test lets them end."""
 
-    class Opening(Application):
-        async def new_store(self, shard, recorder):
-            assert all(each.is_destroyed for each in self.stores), "the directory is locked"
-            self.stores.append(HeldStore(Disk(), may_end))
-            return self.stores[-1]
+    def __init__(self):
+        super().__init__()
+        self.may_end = asyncio.Event()
 
-    async with Group(client, application=Opening()) as group:
+    async def new_store(self, shard, recorder):
+        assert all(each.is_destroyed for each in self.stores), "the directory is locked"
+        self.stores.append(HeldStore(Disk(), self.may_end))
+        return self.stores[-1]
+
+
+@pytest.mark.parametrize("is_unassigned", [False, True])
+async def test_a_replica_begins_only_after_its_predecessor_has_released_its_store(
+    client, is_unassigned
+):
+    async with Group(client, application=Locking()) as group:
         await group.create(shard_spec())
         await group.assign()
         await group.status("PRIMARY")
         first = group.shards.replicas[A]
-        key = KEYS.assignment(A, *LOCAL, 0)
-        await group.write(Delete(key))
-        await group.write(Put(key, b""))
+        await group.unassign()
+        await group.assign()
         await eventually(first.cancelled.is_set)
         resolving = asyncio.ensure_future(group.resolve(A))
         await turns(20)
         assert not resolving.done()
-        may_end.set()
-        resolution = await resolving
-        assert (resolution.status, len(group.application.stores)) == (0, 2)
-        await group.status("PRIMARY")
-
-
-async def test_a_resolution_ends_with_an_assignment_that_waits_for_the_predecessor(client):
-    may_end = asyncio.Event()
-
-    class Opening(Application):
-        async def new_store(self, shard, recorder):
-            self.stores.append(HeldStore(Disk(), may_end))
-            return self.stores[-1]
-
-    async with Group(client, application=Opening()) as group:
-        await group.create(shard_spec())
-        await group.assign()
-        await group.status("PRIMARY")
-        await group.unassign()
-        await group.assign()
-        resolving = asyncio.ensure_future(group.resolve(A))
-        await turns(20)
-        assert not resolving.done()
-        await group.unassign()
-        resolution = await asyncio.wait_for(resolving, 5)
-        assert (resolution.status, len(group.application.stores)) == (5, 1)  # SHARD_STOPPED
-        may_end.set()
+        if is_unassigned:
+            await group.unassign()
+            assert (await resolving).status == 5  # SHARD_STOPPED
+        group.application.may_end.set()
+        if not is_unassigned:
+            assert (await resolving).status == 0
+            await group.status("PRIMARY")
+        assert len(group.application.stores) == 2 - is_unassigned
 
 
 async def test_a_hook_that_resists_its_end_keeps_its_shard_waiting_only_so_long(client, caplog):
@@ -553,12 +531,6 @@ def test_delays_of_restarts():
     restarts.forget("s")
     assert restarts.delay_seconds("s", 104) == 1
     assert Restarts(None).delay_seconds("s", 0) is None
-
-
-async def test_a_replica_at_another_member_is_none_of_ours(group):
-    await group.create(shard_spec())
-    await group.assign(member=REMOTE)
-    assert not group.shards.replicas
 
 
 async def test_two_assignments_of_a_shard_have_one_replica(group):

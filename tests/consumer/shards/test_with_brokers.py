@@ -18,7 +18,6 @@ from gazette_aio.consumer.keyspace.operations import Put
 from gazette_aio.consumer.recoverylog import encode_hints
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.consumer.shards import replica
-from gazette_aio.consumer.shards.errors import ShardFailedError
 from gazette_aio.consumer.shards.hints import fetch_stored_hints
 from gazette_aio.consumer.transactions.primary import PrimaryLoop
 from gazette_aio.message import Publisher, json_adapter
@@ -134,45 +133,21 @@ async def test_a_shard_moves_between_members_with_its_state(broker):
                 "RecoveryError: named journal does not exist (missing/shard-A)"
             ),
         ),
+        (
+            shard_spec(recovery_log_prefix="other", hint_prefix="/hints"),
+            (
+                "recovery: RecoveryError: expected label content-type value "
+                "application/x-gazette-recoverylog (got application/x-ndjson)"
+            ),
+        ),
     ],
 )
 async def test_journals_that_cannot_be_read(broker, spec, text):
+    await broker.apply([journal_change("other/shard-A")])
     async with member(broker) as group:
         await group.create(spec)
         await group.assign()
         assert list((await group.status("FAILED")).errors) == [text]
-
-
-async def test_failures_while_consuming(broker):
-    application = Application()
-    application.errors["consume"] = RuntimeError("e" * 3000)
-    async with member(broker, application=application) as group:
-        await group.create(shard_spec())
-        await group.assign()
-        await group.status("PRIMARY")
-        replica = group.shards.replicas[A]
-        await publish(broker, "one")
-        (text,) = (await group.status("FAILED")).errors
-        assert re.match(
-            r"source/A at offset 0 \(UUID .*\): consume_message\(\): RuntimeError: e", text
-        )
-        assert text.endswith("e ...[truncated]")
-        assert len(text) == 2048 + len(" ...[truncated]")
-        with pytest.raises(ShardFailedError):
-            await replica.primary_loop
-
-
-async def test_a_log_of_another_type(broker):
-    await broker.apply([journal_change("other/shard-A")])
-    async with member(broker) as group:
-        await group.create(shard_spec(recovery_log_prefix="other", hint_prefix="/hints"))
-        await group.assign()
-        assert list((await group.status("FAILED")).errors) == [
-            (
-                "recovery: RecoveryError: expected label content-type value "
-                "application/x-gazette-recoverylog (got application/x-ndjson)"
-            )
-        ]
 
 
 async def stored_hints(group):
@@ -209,32 +184,8 @@ async def test_a_long_shard_id(broker, tmp_path, letter: str):
         assert directory.name.startswith(f"shard-{letter * 3}")
 
 
-async def test_hints_are_recorded_while_the_shard_is_idle(broker, monkeypatch):
-    class Recording(Application):
-        async def new_store(self, shard, recorder):
-            self.recorder = recorder
-            path = f"{recorder.directory}/state"
-            recorder.record_create(path)
-            recorder.record_write_at(recorder.fnode_of(path), b"content", 0)
-            return await super().new_store(shard, recorder)
-
-    application = Recording()
-    monkeypatch.setattr(replica, "FIRST_HINTS_SECONDS", 0)
-    async with member(broker, application=application) as group:
-        await group.create(logged())
-        await group.assign()
-
-        async def primary():
-            return (await stored_hints(group))[0]
-
-        await eventually(primary)
-        hints = await primary()
-        assert hints.log == LOG
-        assert len(hints.live_nodes) == 1
-
-
-@pytest.mark.parametrize("reason", ["bytes", "exit"])
-async def test_hints_are_recorded_before_their_time(broker, reason):
+@pytest.mark.parametrize("reason", ["bytes", "exit", "time"])
+async def test_hints_are_recorded(broker, reason, monkeypatch):
     class Recording(Application):
         async def new_store(self, shard, recorder):
             self.recorder = recorder
@@ -247,6 +198,9 @@ async def test_hints_are_recorded_before_their_time(broker, reason):
 
     application = Recording()
     options = {"hints_bytes": 500} if reason == "bytes" else {}
+    if reason == "time":
+        monkeypatch.setattr(replica, "FIRST_HINTS_SECONDS", 0)
+        monkeypatch.setattr(replica, "HINTS_SECONDS", 0.01)
     metrics = ConsumerMetrics(CollectorRegistry())
     async with member(broker, application=application, metrics=metrics, **options) as group:
         await group.create(logged())
@@ -267,34 +221,30 @@ async def test_hints_are_recorded_before_their_time(broker, reason):
         await group.unassign()
         await group.assign()
         await group.status("PRIMARY")
-        # The file of before isn't played.
+        # The first file isn't played.
         recovered = "gazette_recoverylog_recovered_bytes_total"
         assert metrics.registry.get_sample_value(recovered) == len(b"content" * 100)
 
 
-@pytest.mark.parametrize("slot", [0, 1])
-async def test_hints_beyond_the_log(broker, slot):
-    segment = {"author": 7, "first_seq_no": 5, "first_offset": 100, "last_seq_no": 5}
-    broken = FSMHints(log=LOG, live_nodes=[{"fnode": 5, "segments": [segment]}])
+SEGMENT = {"author": 7, "first_seq_no": 5, "first_offset": 100, "last_seq_no": 5}
+BEYOND = encode_hints(FSMHints(log=LOG, live_nodes=[{"fnode": 5, "segments": [SEGMENT]}]))
+
+
+@pytest.mark.parametrize(
+    ("slot", "value", "text"),
+    [
+        (0, BEYOND, f"playing log {LOG}: |RecoveryError: the recovery log can't be played$"),
+        (1, BEYOND, f"playing log {LOG}: "),
+        (0, b"garbage", r"fetching hints: HintsError: hints\.Unmarshal: "),
+    ],
+)
+async def test_hints_that_cant_be_played(broker, slot, value, text):
     async with member(broker) as group:
-        await group.write(Put("/hints/shard-A.primary", encode_hints(broken)), wait=False)
+        await group.write(Put("/hints/shard-A.primary", value), wait=False)
         await group.create(logged())
         await group.assign(slot=slot)
         status = await group.status("FAILED", slot=slot)
-        assert any(
-            text.startswith(f"recovery: playing log {LOG}: ")
-            or text == "recovery: RecoveryError: the recovery log can't be played"
-            for text in status.errors
-        )
-
-
-async def test_garbage_hints(broker):
-    async with member(broker) as group:
-        await group.write(Put("/hints/shard-A.primary", b"garbage"), wait=False)
-        await group.create(logged())
-        await group.assign()
-        (text,) = (await group.status("FAILED")).errors
-        assert text.startswith("recovery: fetching hints: HintsError: hints.Unmarshal: ")
+        assert any(re.match(f"recovery: ({text})", each) for each in status.errors)
 
 
 async def test_hints_of_a_users_function(broker):

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import gazette_aio.protocol as pb
@@ -19,7 +18,6 @@ from gazette_aio.client import connect
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.message import (
     ACK_TXN,
-    CONTINUE_TXN,
     Publisher,
     ReadCommittedIter,
     ReadUncommittedIter,
@@ -44,7 +42,6 @@ from tests.consumer.transactions.world import (
     to_out,
 )
 from tests.head_checks import hasten_head_checks
-from tests.message.publishing.by_hand import acknowledge
 from tests.waiting import eventually, turns
 
 
@@ -128,31 +125,6 @@ async def test_each_form_of_the_hook_consumes_each_message_once(client: Any, for
             assert len(disk.commits) > 3
 
 
-@pytest.mark.parametrize("count", [1000, True])
-async def test_a_batch_hook_has_to_return_a_number(client: Any, count: int):
-    class Wrong(Batches):
-        def consume_batch(self, *_: Any) -> int:
-            return count
-
-    await publish(client, SOURCES[0], 1)
-    async with Member(client, Disk(), Wrong()) as member:
-        text = rf"consume_batch\(\): of 2 messages it returned {count}"
-        with pytest.raises(TransactionError, match=text):
-            await member.through(await heads(client))
-
-
-@pytest.mark.parametrize("form", [Counter, Batches])
-async def test_a_large_sequence_is_replayed_from_the_journal(client: Any, form: type[Counter]):
-    disk = Disk()
-    spec = shard_spec(ring_buffer_size=3, read_channel_size=2)
-    await publish(client, SOURCES[0], *range(50))
-    async with Member(client, disk, form(), spec) as member:
-        await publish(client, SOURCES[0], *range(50, 60))
-        await member.through(await heads(client))
-        assert disk.state == {SOURCES[0]: list(range(60))}
-        assert await echoed(client) == list(range(60))
-
-
 async def commits_of(disk: Disk, count: int) -> None:
     await eventually(lambda: len(disk.commits) >= count)
 
@@ -209,11 +181,6 @@ async def failure_of(member: Member) -> str:
         with pytest.raises(TransactionError) as raised:
             await member.task
     return str(raised.value)
-
-
-async def test_a_source_does_not_exist(client: Any):
-    text = "sources: ReadError: fetching journal spec: named journal does not exist (yyy/zzz)"
-    assert await failure_of(Member(client, Disk(), spec=shard_spec("yyy/zzz"))) == text
 
 
 async def test_a_source_with_less_content_than_was_read_fails_the_shard(
@@ -276,59 +243,6 @@ async def test_a_replay_of_a_suspended_source(tmp_path: Path):
                 held.remove()
                 await member.through(through)
                 assert member.store.disk.state == {source: list(range(50))}
-
-
-async def test_a_source_is_a_recovery_log(client: Any):
-    await client.apply([journal_change("recovery/log", "application/x-gazette-recoverylog")])
-    member = Member(client, Disk(), spec=shard_spec("recovery/log"))
-    assert await failure_of(member) == (
-        "source recovery/log: UnrecognizedContentTypeError: unrecognized content-type (application/x-gazette-recoverylog)"
-    )
-
-
-async def test_an_adapter_fails(client: Any):
-    class Failing(Counter):
-        def adapter(self, spec: Any) -> Any:
-            raise ValueError(f"no adapter of {spec.name}")
-
-    text = "adapter() of source/A: ValueError: no adapter of source/A"
-    assert await failure_of(Member(client, Disk(), Failing())) == text
-
-
-async def test_content_is_not_a_message(client: Any):
-    await publish(client, SOURCES[0], 1)
-    offset = (await heads(client))[SOURCES[0]]
-    await client.append(SOURCES[0], b"garbage\n")
-    disk = Disk()
-    text = await failure_of(Member(client, disk))
-    assert text.startswith(f"{SOURCES[0]} at offset {offset} can't be decoded: ")
-    assert text.count(SOURCES[0]) == 1
-
-
-async def test_a_malformed_message_fails_when_it_commits(client: Any):
-    class Typed(Counter):
-        def adapter(self, spec: Any) -> Any:
-            return json_adapter(Row)
-
-        async def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:
-            consumed.append(env.flags)
-
-    consumed: list[Any] = []
-
-    class Row(msgspec.Struct):
-        v: int
-
-    publisher: Any = Publisher(client.appends, json_adapter())
-    await publisher.publish_uncommitted(lambda _: (SOURCES[0], NDJSON), {"v": "text"})
-    publisher.abandon()
-    await publish(client, SOURCES[0], 1)
-    offset = (await heads(client))[SOURCES[0]]
-    await publisher.publish_uncommitted(lambda _: (SOURCES[0], NDJSON), {"v": "text"})
-    await acknowledge(publisher)
-    text = await failure_of(Member(client, Disk(), Typed()))
-    assert consumed == [CONTINUE_TXN, ACK_TXN]
-    assert text.startswith(f"{SOURCES[0]} at offset {offset} (UUID ")
-    assert ") can't be decoded: ValidationError: " in text
 
 
 async def test_a_shard_without_sources_ends_when_cancelled(client: Any):
@@ -397,33 +311,6 @@ async def test_the_first_error_tells_why_a_shard_fails(client: Any, caplog: Any)
     assert "not to be closed" in caplog.text
 
 
-async def test_a_failed_append_fails_the_commit(client: Any):
-    class Elsewhere(Counter):
-        async def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:
-            async with shard.appends.append("no/such/journal") as append:
-                append.write(b"content")
-
-    disk = Disk()
-    await publish(client, SOURCES[0], 1)
-    text = await failure_of(Member(client, disk, Elsewhere()))
-    assert text.startswith("commit of the store: JournalNotFoundError: ")
-    assert "JOURNAL_NOT_FOUND" in text
-    assert disk.commits == []
-
-
-async def test_cancelled_appends_fail_the_commit(client: Any):
-    class Cancelling(Counter):
-        async def finalize_txn(self, shard: Any, store: Any, publisher: Any) -> None:
-            shard.appends.cancel()
-            await eventually(lambda: not shard.appends.status().batches)
-
-    disk = Disk()
-    await publish(client, SOURCES[0], 1)
-    text = await failure_of(Member(client, disk, Cancelling()))
-    assert text.endswith("CANCELLED: the append service was cancelled")
-    assert disk.commits == []
-
-
 async def test_members_that_are_replaced_at_random(client: Any):
     """Members end at any moment, gracefully or not, while messages are published."""
     rng = random.Random(extent.seed())
@@ -473,45 +360,32 @@ def replaced_member(client: Any, disk: Disk, rng: random.Random) -> Member:
     return Member(client, disk, rng.choice(FORMS)(), spec)
 
 
-class CancelledProducer(Restarting):
-    """A MessageProducer whose reading awaits a task that was cancelled."""
-
-    async def read_messages(self, shard: Any, store: Any, checkpoint: Any, sink: Any) -> None:
-        helper = asyncio.create_task(asyncio.sleep(0))
-        helper.cancel()
-        await helper
-
-
-async def test_reading_that_ends_by_a_cancellation_of_its_own_fails_the_shard(client: Any):
-    async with Member(client, Disk(), CancelledProducer()) as member:
-        with pytest.raises(
-            TransactionError, match=r"read_messages\(\): RuntimeError: it was cancelled"
-        ):
-            await member.task
+async def failing(client: Any, application: Any, store: MemoryStore | None = None) -> str:
+    """Return the text that a message fails the shard with, which has committed nothing."""
+    disk = Disk()
+    await publish(client, SOURCES[0], 1)
+    member = Member(client, disk, application)
+    if store is not None:
+        member.store = store
+        member.loop = member.primary()
+    text = await failure_of(member)
+    assert disk.commits == []
+    return text
 
 
-class Panic(BaseException):
-    """As extension modules in Rust raise it."""
+class Returning(Batches):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def consume_batch(self, *_: Any) -> int:
+        return self.count
 
 
-async def test_a_panic_while_reading_fails_the_shard(client: Any):
-    class Panicking(CancelledProducer):
-        async def read_messages(self, *args: Any) -> None:
-            raise Panic("index out of range")
-
-    text = "read_messages(): RuntimeError: Panic('index out of range')"
-    assert await failure_of(Member(client, Disk(), Panicking())) == text
-
-
-@pytest.mark.parametrize("error", [Panic("no schema"), asyncio.CancelledError()])
-async def test_an_adapter_that_panics_or_is_cancelled_fails_the_shard(client: Any, error: Any):
-    class Panicking(Counter):
-        def adapter(self, spec: Any) -> Any:
-            raise error
-
-    reason = "Panic('no schema')" if isinstance(error, Panic) else "it was cancelled"
-    text = f"adapter() of source/A: RuntimeError: {reason}"
-    assert await failure_of(Member(client, Disk(), Panicking())) == text
+@pytest.mark.parametrize("count", [1000, True])
+async def test_a_batch_hook_has_to_return_a_number(client: Any, count: int):
+    text = await failing(client, Returning(count))
+    assert f"consume_batch(): of 2 messages it returned {count}" in text
 
 
 async def test_the_error_of_a_hook_that_empties_its_batch_says_where(client: Any):
@@ -520,29 +394,86 @@ async def test_the_error_of_a_hook_that_empties_its_batch_says_where(client: Any
             envelopes.clear()
             raise ValueError("it's too much")
 
-    await publish(client, SOURCES[0], 1)
-    async with Member(client, Disk(), Emptying()) as member:
-        with pytest.raises(
-            TransactionError, match=r"^source/A from offset 0 to \d+: consume_batch"
-        ):
-            await member.task
+    text = await failing(client, Emptying())
+    end = (await heads(client))[SOURCES[0]]
+    assert text == f"source/A from offset 0 to {end}: consume_batch(): ValueError: it's too much"
 
 
-async def test_a_finished_txn_that_is_cancelled_by_itself_hides_no_failure(client: Any):
-    class Failing(Counter):
-        def begin_txn(self, shard: Any, store: Any) -> None:
-            pass
+class Panic(BaseException):
+    """As extension modules in Rust raise it."""
 
-        async def consume_message(self, *_: Any) -> None:
-            raise ValueError("it's too much")
 
-        def finished_txn(self, shard: Any, store: Any, commit: Any) -> None:
-            raise asyncio.CancelledError
+class BadAdapter(Counter):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
 
-    await publish(client, SOURCES[0], 1)
-    async with Member(client, Disk(), Failing()) as member:
-        with pytest.raises(TransactionError, match="it's too much"):
-            await member.task
+    def adapter(self, spec: Any) -> Any:
+        raise self.error
+
+
+class BadReader(Restarting):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    async def read_messages(self, *_: Any) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no schema"), "ValueError: no schema"),
+        (Panic("no schema"), "RuntimeError: Panic('no schema')"),
+        (asyncio.CancelledError(), "RuntimeError: it was cancelled"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("form", "place"), [(BadAdapter, "adapter() of source/A"), (BadReader, "read_messages()")]
+)
+async def test_reading_that_fails_panics_or_is_cancelled_fails_the_shard(
+    client: Any, form: Any, place: str, error: BaseException, text: str
+):
+    assert await failing(client, form(error)) == f"{place}: {text}"
+
+
+class Elsewhere(Counter):
+    """Appends to a journal that doesn't exist."""
+
+    async def consume_message(self, shard: Any, store: Any, env: Any, publisher: Any) -> None:
+        async with shard.appends.append("no/such/journal") as append:
+            append.write(b"content")
+
+
+class Cancelling(Counter):
+    async def finalize_txn(self, shard: Any, store: Any, publisher: Any) -> None:
+        shard.appends.cancel()
+        await eventually(lambda: not shard.appends.status().batches)
+
+
+@pytest.mark.parametrize(
+    ("application", "text"),
+    [
+        (Elsewhere, "commit of the store: JournalNotFoundError: JOURNAL_NOT_FOUND"),
+        (Cancelling, "CANCELLED: the append service was cancelled"),
+    ],
+)
+async def test_appends_that_fail_or_are_cancelled_fail_the_commit(
+    client: Any, application: type[Counter], text: str
+):
+    assert text in await failing(client, application())
+
+
+async def test_a_commit_that_is_a_cancelled_task_fails_the_shard(client: Any):
+    class Cancelled(MemoryStore):
+        def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+            task = asyncio.create_task(asyncio.sleep(0))
+            asyncio.get_running_loop().call_soon(task.cancel)
+            return task
+
+    text = await failing(client, Counter(), Cancelled(Disk()))
+    assert text == "commit of the store: StoreError: the commit was cancelled"
 
 
 async def test_a_commit_that_is_a_task_outlives_hooks_that_wait_for_it(client: Any):
@@ -560,14 +491,12 @@ async def test_a_commit_that_is_a_task_outlives_hooks_that_wait_for_it(client: A
             super().__init__(disk)
             self.may_commit = asyncio.Event()
 
-        def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
-            commit = super().start_commit(shard, checkpoint, wait_for)
+        def start_commit(self, *args: Any) -> Any:
+            return asyncio.ensure_future(self.waited(super().start_commit(*args)))
 
-            async def wait() -> None:
-                await self.may_commit.wait()
-                await commit
-
-            return asyncio.create_task(wait())
+        async def waited(self, commit: Any) -> None:
+            await self.may_commit.wait()
+            await commit
 
     disk = Disk()
     await publish(client, SOURCES[0], 1)
@@ -577,19 +506,3 @@ async def test_a_commit_that_is_a_task_outlives_hooks_that_wait_for_it(client: A
     async with member:
         await member.through(await heads(client))
     assert disk.state == {SOURCES[0]: [1]}
-
-
-async def test_a_commit_that_is_a_cancelled_task_fails_the_shard(client: Any):
-    class Cancelled(MemoryStore):
-        def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
-            task = asyncio.create_task(asyncio.sleep(0))
-            asyncio.get_running_loop().call_soon(task.cancel)
-            return task
-
-    await publish(client, SOURCES[0], 1)
-    async with Member(client, Disk()) as member:
-        vars(member.store)["start_commit"] = Cancelled(Disk()).start_commit
-        with pytest.raises(
-            TransactionError, match=r"commit of the store: StoreError: the commit was cancelled"
-        ):
-            await member.task

@@ -112,6 +112,13 @@ def test_hooks_that_are_inherited_of_an_optional_protocol_are_not_there():
         Hooks(application)
 
 
+def test_hooks_in_threads_are_refused():
+    application: Any = Least()
+    application.run_in_thread = True
+    with pytest.raises(ConfigurationError, match=r"`await asyncio\.to_thread\(\.\.\.\)`"):
+        Hooks(application)
+
+
 @pytest.mark.parametrize("hook", ["adapter", "output_adapter"])
 def test_adapters_are_plain(hook: str):
     async def adapter(_: Any) -> Any:

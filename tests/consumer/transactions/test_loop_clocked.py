@@ -203,15 +203,6 @@ async def test_recovered_acknowledgements_precede_the_first_begin(loop: ClockLoo
 
 
 @clocked
-async def test_a_recovered_acknowledgement_fails(loop: ClockLoop):
-    checkpoint = SequencerCheckpoint().to_proto({OUT: INTENT})
-    async with Clocked(loop, checkpoint=checkpoint) as world:
-        await world.acked(DependencyError("no space"))
-        text = f"recovered acknowledgement in {OUT}: DependencyError: no space"
-        assert str(await world.failure()) == text
-
-
-@clocked
 async def test_intents_of_others_are_appended_again_after_a_restart(loop: ClockLoop):
     async with Clocked(loop) as world:
         world.store.checkpoint = SequencerCheckpoint().to_proto({OUT: INTENT})
@@ -221,25 +212,6 @@ async def test_intents_of_others_are_appended_again_after_a_restart(loop: ClockL
         assert world.application.events == []
         await world.acked()
         assert world.application.events == ["begin", "consume"]
-
-
-@clocked
-async def test_a_deferred_message_begins_the_next_transaction(loop: ClockLoop):
-    async with Clocked(loop) as world:
-        content, events = world.content, world.application.events
-        await world.send(content.outside())
-        world.application.errors["consume"] = DeferToNextTransaction()
-        await world.send(content.pending(), content.ack())
-        assert events == ["begin", "consume", "consume"]
-        world.application.errors.clear()
-        await loop.advance(MIN)
-        assert read_through(world.store.commits[0][0]) == {"source/A": 20}
-        assert events[3:5] == ["finalize", ("finished", "committing")]
-        assert events[5:] == ["begin", "consume", "consume"]
-        await loop.advance(MIN)
-        await world.committed()
-        await world.acked()
-        assert read_through(world.store.commits[1][0]) == {"source/A": 30}
 
 
 FAILURES = [
@@ -277,42 +249,87 @@ def test_failures_of_hooks(hook: str, error: Exception, text: str, is_finished: 
     run_clocked(test)
 
 
-@clocked
-async def test_a_commit_fails_at_its_start(loop: ClockLoop):
-    async with Clocked(loop) as world:
-        world.store.error = ValueError("an error")
-        await world.send(world.content.outside())
-        await loop.advance(MIN)
-        text = "start_commit(): ValueError: an error"
-        assert str(await world.failure()) == text
-        assert world.application.events[-1] == ("finished", "failed")
-        assert world.appends.held == []
+async def send_one(world: Clocked) -> None:
+    await world.send(world.content.outside())
+    await world.loop.advance(MIN)
 
 
-@clocked
-async def test_a_commit_is_a_future(loop: ClockLoop):
+async def fail_to_start(world: Clocked) -> None:
+    world.store.error = ERROR
+    await send_one(world)
+    assert world.application.events[-1] == ("finished", "failed")
+    assert world.appends.held == []
+
+
+async def start_no_future(world: Clocked) -> None:
     async def start_commit(*_: Any) -> None:
         raise AssertionError
 
-    async with Clocked(loop) as world:
-        world.store.start_commit = start_commit
-        await world.send(world.content.outside())
-        await loop.advance(MIN)
-        text = "start_commit(): TypeError: it must return a future (not coroutine)"
-        assert str(await world.failure()) == text
+    world.store.start_commit = start_commit
+    await send_one(world)
+
+
+async def fail_to_commit(world: Clocked) -> None:
+    await send_one(world)
+    await world.send(world.content.outside())
+    await world.committed(ERROR)
+    ends = [event for event in world.application.events if event[0] == "finished"]
+    assert ends == [("finished", "committing"), ("finished", "failed")]
+    assert world.progress.progress.read_through == {"source/A": 0}
+
+
+async def fail_to_acknowledge(world: Clocked) -> None:
+    await send_one(world)
+    await world.committed()
+    await world.acked(ERROR)
+
+
+async def fail_to_read(world: Clocked) -> None:
+    await world.send(world.content.outside())
+    await world.end(ERROR)
+    assert world.application.events[:2] == ["begin", "consume"]
+
+
+async def fail_to_replay(world: Clocked) -> None:
+    world.application.errors["replay"] = ERROR
+    await world.send(*(world.content.pending() for _ in range(6)))
+    await world.send(world.content.ack())
+
+
+async def cancel_the_end(world: Clocked) -> None:
+    world.application.errors |= {"consume": ERROR, "finished": asyncio.CancelledError()}
+    await world.send(world.content.outside())
+
+
+ERROR = ValueError("an error")
+STEPS = [
+    (fail_to_start, "start_commit(): ValueError: an error"),
+    (start_no_future, "start_commit(): TypeError: it must return a future (not coroutine)"),
+    (fail_to_commit, "commit of the store: ValueError: an error"),
+    (fail_to_acknowledge, f"acknowledgement in {OUT}: ValueError: an error"),
+    (fail_to_read, "read_messages(): ValueError: an error"),
+    (fail_to_replay, "reading again: ValueError: an error"),
+    (cancel_the_end, "consume_message(): ValueError: an error"),
+]
+
+
+@pytest.mark.parametrize(("fail", "text"), STEPS)
+def test_failures_of_steps(fail: Callable[[Clocked], Any], text: str):
+    async def test(loop: ClockLoop) -> None:
+        async with Clocked(loop, shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)) as world:
+            await fail(world)
+            assert str(await world.failure()).endswith(text)
+
+    run_clocked(test)
 
 
 @clocked
-async def test_a_commit_fails_later(loop: ClockLoop):
-    async with Clocked(loop) as world:
-        await world.send(world.content.outside())
-        await loop.advance(MIN)
-        await world.send(world.content.outside())
-        await world.committed(ValueError("an error"))
-        assert str(await world.failure()) == "commit of the store: ValueError: an error"
-        ends = [event for event in world.application.events if event[0] == "finished"]
-        assert ends == [("finished", "committing"), ("finished", "failed")]
-        assert world.progress.progress.read_through == {"source/A": 0}
+async def test_a_recovered_acknowledgement_fails(loop: ClockLoop):
+    checkpoint = SequencerCheckpoint().to_proto({OUT: INTENT})
+    async with Clocked(loop, checkpoint=checkpoint) as world:
+        await world.acked(DependencyError("no space"))
+        text = f"recovered acknowledgement in {OUT}: DependencyError: no space"
+        assert str(await world.failure()) == text
 
 
 @pytest.mark.parametrize("error", [None, ValueError("an error")])
@@ -353,25 +370,6 @@ async def test_a_commit_that_started_is_the_outcome_whatever_fails_then(loop: Cl
 
 
 @clocked
-async def test_an_acknowledgement_fails(loop: ClockLoop):
-    async with Clocked(loop) as world:
-        await world.send(world.content.outside())
-        await loop.advance(MIN)
-        await world.committed()
-        await world.acked(ValueError("an error"))
-        assert str(await world.failure()) == f"acknowledgement in {OUT}: ValueError: an error"
-
-
-@clocked
-async def test_reading_fails_after_the_messages_before(loop: ClockLoop):
-    async with Clocked(loop) as world:
-        await world.send(world.content.outside())
-        await world.end(ValueError("an error"))
-        assert world.application.events[:2] == ["begin", "consume"]
-        assert str(await world.failure()) == "read_messages(): ValueError: an error"
-
-
-@clocked
 async def test_progress_is_published_while_a_hook_waits(loop: ClockLoop):
     async with Clocked(loop) as world:
         await world.send(world.content.outside())
@@ -387,29 +385,6 @@ async def test_progress_is_published_while_a_hook_waits(loop: ClockLoop):
         await world.committed()
         await world.acked()
         assert world.application.events[-2:] == ["waited", "consume"]
-
-
-@clocked
-async def test_a_large_sequence_is_replayed(loop: ClockLoop):
-    spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
-    async with Clocked(loop, spec) as world:
-        content = world.content
-        await world.send(*(content.pending() for _ in range(6)))
-        await world.send(content.ack())
-        assert world.application.events == [("replay", 0, 60), "begin", *["consume"] * 7]
-        await loop.advance(MIN)
-        assert read_through(world.store.commits[0][0]) == {"source/A": 70}
-
-
-@clocked
-async def test_a_replay_fails(loop: ClockLoop):
-    spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
-    async with Clocked(loop, spec) as world:
-        world.application.errors["replay"] = ValueError("an error")
-        await world.send(*(world.content.pending() for _ in range(6)))
-        await world.send(world.content.ack())
-        text = "reading again: ValueError: an error"
-        assert str(await world.failure()) == text
 
 
 @clocked

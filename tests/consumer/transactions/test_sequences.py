@@ -41,22 +41,6 @@ async def again(form: Form, loop: ClockLoop, world: Formed, checkpoint: Checkpoi
 
 
 @FORMS
-def test_the_minimum_elapses_then_the_prior_commits_and_is_acknowledged(form: Form):
-    async def test(loop: ClockLoop) -> None:
-        async with form(loop) as world:
-            await world.send(world.content.outside())
-            await loop.advance(MIN)
-            await world.send(world.content.outside())
-            await loop.advance(MIN)
-            assert len(world.store.commits) == 1
-            assert len(world.consumed) == 2
-            await world.commit()
-            assert len(world.store.commits) == 2
-
-    run_clocked(test)
-
-
-@FORMS
 def test_pending_messages_dont_begin_and_are_awaited_up_to_the_maximum(form: Form):
     async def test(loop: ClockLoop) -> None:
         async with form(loop) as world:
