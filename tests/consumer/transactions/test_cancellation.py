@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +52,18 @@ READINGS = 3
 """Readings of an assignment, the last of which have no messages."""
 
 
+class NeverWaiting(selectors.DefaultSelector):
+    """A selector that lets no real time pass."""
+
+    def select(self, timeout: float | None = None) -> Any:
+        return super().select(None if timeout is None else 0)
+
+
 class HastyLoop(ClockLoop):
-    """An event loop whose time passes with each look at it."""
+    """An event loop whose time passes with each look at it, and only so."""
+
+    def __init__(self) -> None:
+        super().__init__(NeverWaiting())
 
     def time(self) -> float:
         self.now += 0.001
