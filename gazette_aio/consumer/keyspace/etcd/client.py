@@ -76,6 +76,7 @@ class RPC(Generic[R]):
 
 RANGE: Final = RPC("/etcdserverpb.KV/Range", pb.RangeResponse)
 TXN: Final = RPC("/etcdserverpb.KV/Txn", pb.TxnResponse, writes=True, repeats=False)
+READING_TXN: Final = RPC("/etcdserverpb.KV/Txn", pb.TxnResponse)
 # A lease whose grant is repeated expires unused.
 LEASE_GRANT: Final = RPC("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse, writes=True)
 LEASE_REVOKE: Final = RPC("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse, writes=True)

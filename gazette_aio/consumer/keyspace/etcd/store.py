@@ -20,6 +20,7 @@ from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
 from gazette_aio.consumer.keyspace.etcd.client import EtcdClient
 from gazette_aio.consumer.keyspace.etcd.lease import EtcdLease, LeaseKeeper
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
+from gazette_aio.consumer.keyspace.operations import Get
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -105,8 +106,10 @@ class EtcdStore(Owner):
         Cancellation: aborts — whether the transaction took effect is unknown then.
         """
         request = messages.transaction_request(compares, operations, otherwise)
+        only_reads = all(isinstance(each, Get) for each in (*operations, *otherwise))
+        rpc = client.READING_TXN if only_reads else client.TXN
         try:
-            response = await self._client.unary(client.TXN, request)
+            response = await self._client.unary(rpc, request)
         except StoreRefusedError as error:
             raise failures.explained(
                 error,

@@ -16,7 +16,7 @@ from gazette_aio.consumer.keyspace.errors import (
 from gazette_aio.consumer.keyspace.etcd._generated import etcd_pb2 as pb
 from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
 from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
-from gazette_aio.consumer.keyspace.operations import Put
+from gazette_aio.consumer.keyspace.operations import Get, Put
 from gazette_aio.testing.fault_proxy import FaultProxy
 from gazette_aio.testing.leaks import no_leaks
 from gazette_aio.testing.ports import free_port
@@ -58,6 +58,12 @@ async def test_writes_are_repeated_only_if_they_surely_had_no_effect():
             await put(store)
         assert caught.value.outcome_unknown
         assert stub.calls.count("Txn") == 1
+
+
+async def test_transactions_that_only_read_are_repeated():
+    async with StubEtcd(Txn=[TIMED_OUT, TXN]) as stub, client(stub.endpoint) as store:
+        await store.transact((), [Get("/a")])
+        assert stub.calls.count("Txn") == 2
 
 
 async def test_refusals_are_not_repeated():
