@@ -96,7 +96,7 @@ async def test_shards(cli: Any, form: str) -> None:
         return pc.ListResponse(header=header, shards=[shard]).SerializeToString()
 
     async with member(answer) as env:
-        done = await cli("shards", "list", "-o", form, env=env)
+        done = await cli("shards", "list", "-p", "-o", form, env=env)
 
     assert (done.code, done.err) == (0, "")
     assert "forged" in done.text

@@ -52,6 +52,28 @@ async def test_fragments(broker_cli: Any, stored: str) -> None:
     assert "signed_url: " in proto.text
 
 
+@pytest.mark.parametrize("command", ["fragments", "prune", "reset-head", "suspend"])
+async def test_journals_are_chosen_by_names(
+    broker_cli: Any, gazette_client: Any, stored: str, command: str
+) -> None:
+    await create_journals(gazette_client, journal_spec("test/other"), journal_spec("test/third"))
+    both = await broker_cli("journals", command, stored, "test/other", "--json")
+    missing = await broker_cli("journals", command, stored, "no/such")
+    neither = await broker_cli("journals", command)
+    too_much = await broker_cli("journals", command, stored, "-l", "name")
+    selector = await broker_cli("journals", command, "name in (x)")
+
+    assert (both.code, both.err) == (0, "")
+    assert "test/stored" in both.text
+    assert ("test/other" in both.text) == (command != "fragments"), "which has none"
+    assert "test/third" not in both.text
+    assert (missing.code, missing.out) == (1, b"")
+    assert missing.err == "gazette-aio: no journal 'no/such'\n"
+    assert (neither.code, too_much.code, selector.code) == (2, 2, 2)
+    assert "give JOURNAL or --selector" in neither.err
+    assert "use --selector for a label selector" in selector.err
+
+
 async def test_prune_removes_what_is_older_than_the_retention(
     broker_cli: Any, gazette_broker: Any, stored: str, tmp_path: Any
 ) -> None:

@@ -85,7 +85,7 @@ async def test_a_dry_run_shows_the_differences(broker_cli, gazette_client, space
         "    labels.color: blue -> red",
     ]
     assert (updated.code, stale.code) == (0, 1)
-    assert "! the journal exists, at revision" in stale.text
+    assert "! exists already, at revision" in stale.text
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,3 @@ def test_a_bad_address_is_a_usage_error(inline, address):
 
     assert done.code == 2
     assert done.err.count("\n") == 1
-
-
-def test_tables_align_their_columns():
-    from gazette_aio.cli.shell.output import table
-
-    assert table(["A", "B"], [("x", 1), ("long", 23)]) == "A      B\nx      1\nlong  23"
-    assert table(["A"], []) == "A"

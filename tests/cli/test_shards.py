@@ -97,15 +97,35 @@ async def test_apply_prints_the_revision(harness, applied):
     assert applied.text == f"revision {revision}: 2 upserted\n"
 
 
-async def test_a_dry_run_prints_the_request(harness, shard_cli):
-    done = await shard_cli("apply", "--dry-run", stdin=SPACE.encode())
-    assert done.code == 0
+async def test_a_dry_run_shows_the_differences(harness, shard_cli, applied):
+    before = {name: item.raw.mod_revision for name, item in shards_of(harness).items()}
+    listed = (await shard_cli("list", "-o", "yaml")).text
+    changed = listed.replace("blue", "red").replace("words/in", "words/in;one")
+    done = await shard_cli("apply", "--dry-run", stdin=changed.encode())
+    assert (done.code, done.err) == (0, "")
+    assert done.text.splitlines() == [
+        "~ shard-one",
+        "    labels.color: blue -> red",
+        "    sources: journal=words/in -> journal=words/in;one",
+        "~ shard-two",
+        "    sources: journal=words/in -> journal=words/in;one",
+    ]
+    stale = await shard_cli("apply", "--dry-run", "--json", stdin=SPACE.encode())
+    assert (stale.code, stale.err) == (
+        1,
+        "gazette-aio: these changes would be refused: list again\n",
+    )
+    assert [each["shard"] for each in stale.json["changes"]] == ["shard-one", "shard-two"]
+    assert stale.json["changes"][0]["conflict"].startswith("exists already, at revision ")
+    done = await shard_cli("apply", "--dry-run", "-o", "proto", stdin=SPACE.encode())
     assert 'id: "shard-one"' in done.text
-    assert not shards_of(harness)
+    after = {name: item.raw.mod_revision for name, item in shards_of(harness).items()}
+    assert after == before
 
 
-async def test_a_source_must_exist(harness, shard_cli):
-    done = await shard_cli("apply", stdin=SPACE.replace("words/in", "words/out").encode())
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+async def test_a_source_must_exist(harness, shard_cli, options):
+    done = await shard_cli("apply", *options, stdin=SPACE.replace("words/in", "words/out").encode())
     assert (done.code, done.out) == (1, b"")
     assert "named journal does not exist (words/out)" in done.err
     assert not shards_of(harness)
@@ -125,17 +145,27 @@ def test_an_invalid_file_sends_nothing(inline, text, reason):
     assert reason in done.err
 
 
-async def test_tables(shard_cli, applied):
+async def test_tables(harness, shard_cli, applied):
+    await harness.client.append("words/in", b'{"half of a message')
     done = await shard_cli("list")
     assert done.text.splitlines() == [
-        "ID         STATUS",
-        "shard-one  PRIMARY",
-        "shard-two  PRIMARY",
+        "ID         STATUS   PRIMARY           LAG",
+        "shard-one  PRIMARY  member-1:PRIMARY   19",
+        "shard-two  PRIMARY  member-1:PRIMARY   19",
     ]
     done = await shard_cli("list", "-l", "color", "--rf", "-p", "-r", "-L", "color", "--lag")
     header, row = done.text.splitlines()
     assert header.split() == ["ID", "STATUS", "RF", "PRIMARY", "REPLICAS", "COLOR", "LAG"]
-    assert row.split() == ["shard-one", "PRIMARY", "1", "member-1:PRIMARY", "blue", "words/in:0"]
+    assert row.split() == ["shard-one", "PRIMARY", "1", "member-1:PRIMARY", "blue", "words/in:19"]
+
+
+async def test_no_lag_without_a_broker(shard_cli, applied, unused_port):
+    env = {"BROKER_ADDRESS": f"http://127.0.0.1:{unused_port}"}
+    done = await shard_cli("list", env=env)
+    assert (done.code, done.text.splitlines()[0].split()) == (0, ["ID", "STATUS", "PRIMARY"])
+    assert done.err.startswith("gazette-aio: the lag is unknown: no broker answers at")
+    done = await shard_cli("list", "--lag", "--timeout=0.1", env=env)
+    assert (done.code, done.out) == (1, b"")
 
 
 async def test_json_and_proto(shard_cli, applied):
@@ -240,6 +270,10 @@ async def test_unassign(harness, shard_cli, applied):
     # Scripts may pass the options of brokers to each command of shards, as gazctl takes them.
     done = await shard_cli("--broker.cache.size=0", "unassign", "-l", "color", "--dry-run")
     assert done.text == "would unassign shard-one\n"
+    done = await shard_cli("unassign", "shard-two", "shard-one", "--dry-run")
+    assert done.text == "would unassign shard-one\nwould unassign shard-two\n"
+    done = await shard_cli("unassign", "shard-one", "no-shard")
+    assert (done.code, done.err) == (1, "gazette-aio: no shard 'no-shard'\n")
     done = await shard_cli("unassign", "-l", "color", "--failed")
     assert (done.code, done.text) == (0, "")
     done = await shard_cli("unassign", "-l", "color", "--json")

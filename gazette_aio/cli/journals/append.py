@@ -20,7 +20,7 @@ from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.cli.shell.input import checked_journal, input_chunks
 from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.shell.quantities import counted
-from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.cli.specs.selection import parse_selector
 from gazette_aio.client import StrictAppendService
 from gazette_aio.message.framing import FixedFraming, NDJSONFraming
 from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping

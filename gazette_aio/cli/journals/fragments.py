@@ -15,19 +15,20 @@ from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.messages import plain_tree_of, prototext
 from gazette_aio.cli.shell.output import print_json, print_table, print_text
 from gazette_aio.cli.shell.quantities import age_of, duration, size_of, unix_time
-from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.cli.specs.selection import selection_options
 from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
+    from gazette_aio.cli.specs.selection import Selection
     from gazette_aio.client import JournalClient
 
 _SUM_BYTES = 6
 
 
 @click.command()
-@click.option("-l", "--selector", required=True, help="Label selector of the journals.")
+@selection_options("journal")
 @click.option(
     "-o",
     "--output",
@@ -64,7 +65,7 @@ _SUM_BYTES = 6
 @connection_options
 def fragments(
     connection: ClientSettings,
-    selector: str,
+    selection: Selection,
     output: str,
     *,
     begin: int,
@@ -76,17 +77,15 @@ def fragments(
     request = pb.FragmentsRequest(begin_mod_time=begin, end_mod_time=end)
     if url_ttl:
         request.signatureTTL.CopyFrom(Duration(nanos=int(url_ttl % 1 * 1e9), seconds=int(url_ttl)))
-    asyncio.run(
-        _fragments(connection, parse_selector(selector), request, "json" if as_json else output)
-    )
+    asyncio.run(_fragments(connection, selection, request, "json" if as_json else output))
 
 
 async def _fragments(
-    connection: ClientSettings, selector: pb.LabelSelector, request: pb.FragmentsRequest, form: str
+    connection: ClientSettings, selection: Selection, request: pb.FragmentsRequest, form: str
 ) -> None:
     rows: list[tuple[object, ...]] = []
     async with connection.open() as client:
-        async for listed in _listings(client, selector, request):
+        async for listed in _listings(client, selection, request):
             match form:
                 case "json":
                     for each in listed.fragments:
@@ -102,7 +101,7 @@ async def _fragments(
 
 
 async def _listings(
-    client: JournalClient, selector: pb.LabelSelector, request: pb.FragmentsRequest
+    client: JournalClient, selection: Selection, request: pb.FragmentsRequest
 ) -> AsyncIterator[pb.FragmentsResponse]:
     async def list_one(journal: str) -> pb.FragmentsResponse | None:
         of_journal = pb.FragmentsRequest()
@@ -113,7 +112,7 @@ async def _listings(
         except pb.SuspendedError:
             return None  # Suspended since it was listed.
 
-    journals = served_names((await client.list(selector)).journals)
+    journals = served_names(await selection.journals(client))
     async for listed in in_batches(list_one, journals):
         if listed is not None:
             yield listed

@@ -13,13 +13,14 @@ from gazette_aio.cli.journals.fragments import served_names
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.output import print_json, print_line, progress
-from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.cli.specs.selection import selection_options
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.protocol.shown import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gazette_aio.cli.specs.selection import Selection
     from gazette_aio.client import JournalClient
 
     Outcome = tuple[str, str, str]
@@ -29,10 +30,10 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print a line of JS
 
 
 @click.command("reset-head")
-@click.option("-l", "--selector", required=True, help="Label selector of the journals.")
+@selection_options("journal")
 @_JSON
 @connection_options
-def reset_head(connection: ClientSettings, selector: str, *, as_json: bool) -> None:
+def reset_head(connection: ClientSettings, selection: Selection, *, as_json: bool) -> None:
     """Reset the write heads of journals to the end of their fragments, after a disaster.
 
     If all brokers of a journal are lost at once, new brokers refuse to append to the journal,
@@ -43,7 +44,7 @@ def reset_head(connection: ClientSettings, selector: str, *, as_json: bool) -> N
     stored later have the same offsets. The command doesn't change journals that are sound.
     Suspended journals remain suspended.
     """
-    asyncio.run(_each(connection, selector, _reset_head, as_json=as_json))
+    asyncio.run(_each(connection, selection, _reset_head, as_json=as_json))
 
 
 async def _reset_head(client: JournalClient, journal: str) -> str:
@@ -59,11 +60,13 @@ async def _reset_head(client: JournalClient, journal: str) -> str:
 
 
 @click.command()
-@click.option("-l", "--selector", required=True, help="Label selector of the journals.")
+@selection_options("journal")
 @click.option("-f", "--force", is_flag=True, help="Suspend journals with fragments not stored yet.")
 @_JSON
 @connection_options
-def suspend(connection: ClientSettings, selector: str, *, force: bool, as_json: bool) -> None:
+def suspend(
+    connection: ClientSettings, selection: Selection, *, force: bool, as_json: bool
+) -> None:
     """Suspend idle journals, which brokers then serve with one replica or none.
 
     The next append resumes a journal. A journal with content that isn't stored yet isn't suspended,
@@ -79,18 +82,17 @@ def suspend(connection: ClientSettings, selector: str, *, force: bool, as_json: 
             return "SUSPENDED"
         return shown_name(pb.Status, response.status)
 
-    asyncio.run(_each(connection, selector, suspend_one, as_json=as_json))
+    asyncio.run(_each(connection, selection, suspend_one, as_json=as_json))
 
 
 async def _each(
     connection: ClientSettings,
-    selector: str,
+    selection: Selection,
     call: Callable[[JournalClient, str], Awaitable[str]],
     *,
     as_json: bool,
 ) -> None:
-    """Call a function for each journal of a selector, print results, and raise if some failed."""
-    parsed = parse_selector(selector)
+    """Call a function for each selected journal, print results, and raise if some failed."""
     failures: list[str] = []
     async with connection.open() as client:
 
@@ -100,7 +102,7 @@ async def _each(
             except pb.BrokerStatusError as error:
                 return journal, error.status_name, explain(error)
 
-        journals = served_names((await client.list(parsed)).journals)
+        journals = served_names(await selection.journals(client))
         with progress("journals", len(journals)) as bar:
             async for journal, result, failure in in_batches(outcome, journals):
                 bar.advance(1)

@@ -13,27 +13,27 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.journals.retention import is_aged
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
-from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.stores import Pruned, Pruning, store_options
-from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.cli.specs.selection import selection_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from gazette_aio.cli.specs.selection import Selection
     from gazette_aio.client import JournalClient
 
 
 @click.command()
-@click.option("-l", "--selector", required=True, help="Label selector of the journals.")
+@selection_options("journal")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @connection_options
 def prune(
     connection: ClientSettings,
-    selector: str,
+    selection: Selection,
     file_root: Path | None,
     origins: Sequence[str],
     *,
@@ -46,18 +46,16 @@ def prune(
     fragments of the same content: prune again later to remove the smaller ones.
     """
     pruning = Pruning(file_root, origins, dry_run=dry_run)
-    results = asyncio.run(_prune(connection, pruning, parse_selector(selector)))
-    if not results:
-        raise CommandError(f"no journal matches {selector!r}")
+    results = asyncio.run(_prune(connection, pruning, selection))
     pruning.show("journal", results, as_json=as_json)
 
 
 async def _prune(
-    connection: ClientSettings, pruning: Pruning, selector: pb.LabelSelector
+    connection: ClientSettings, pruning: Pruning, selection: Selection
 ) -> dict[str, Pruned]:
     results: dict[str, Pruned] = {}
     async with connection.open() as client:
-        specs = [item.spec for item in (await client.list(selector)).journals]
+        specs = [item.spec for item in await selection.journals(client, some=True)]
 
         async def list_one(spec: pb.JournalSpec) -> tuple[pb.JournalSpec, list[pb.Fragment]]:
             return spec, await _fragments(client, spec)

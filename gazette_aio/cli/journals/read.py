@@ -20,7 +20,8 @@ from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.input import checked_journal
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.quantities import unix_time
-from gazette_aio.cli.specs.files import parse_selector, read_text
+from gazette_aio.cli.specs.files import read_text
+from gazette_aio.cli.specs.selection import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

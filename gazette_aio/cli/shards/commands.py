@@ -6,7 +6,8 @@ Modules `recovery`, `pruning` and `page_databases` have further commands.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,21 +16,27 @@ from gazette_aio.cli.shards.page_databases import import_pages
 from gazette_aio.cli.shards.pruning import prune
 from gazette_aio.cli.shards.recovery import recover
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
-from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.groups import CommandGroup
-from gazette_aio.cli.shell.messages import prototext, tree_of
-from gazette_aio.cli.shell.output import print_json, print_line, print_table, print_text
-from gazette_aio.cli.specs.editing import edit_specs
-from gazette_aio.cli.specs.files import load_request, parse_selector, print_applied, read_text
+from gazette_aio.cli.shell.messages import tree_of
+from gazette_aio.cli.shell.output import print_json, print_line, print_table
+from gazette_aio.cli.specs.commands import (
+    Specs,
+    apply_file,
+    apply_options,
+    edit_options,
+    edit_selected,
+)
 from gazette_aio.cli.specs.listing import (
     NONE,
     label_columns,
     listing_options,
-    print_columns,
+    print_listing,
     route_columns,
+    say_nothing_matches,
     split_members,
 )
-from gazette_aio.cli.specs.transactions import apply_changes, transaction_size_option
+from gazette_aio.cli.specs.selection import parse_selector, selection_options
 from gazette_aio.consumer.api import (
     apply_shards,
     list_shards,
@@ -46,11 +53,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gazette_aio.cli.specs.listing import Column
-    from gazette_aio.cli.specs.transactions import OnApplied
+    from gazette_aio.cli.specs.selection import Selection
     from gazette_aio.consumer.api import ShardClient
     from gazette_aio.consumer.api.lags import Lag
 
 _UNASSIGN_BATCH = 100
+_OPTIONAL_LAG_SECONDS = 1.0
 _LARGEST_OFFSET = (1 << 63) - 1
 
 
@@ -64,10 +72,27 @@ shards.add_command(prune)
 shards.add_command(recover)
 
 
+def shard_specs(consumer: ClientSettings, connection: ClientSettings) -> Specs:
+    """Return how specs of shards are read, listed and applied."""
+
+    async def check(request: pc.ApplyRequest) -> None:
+        async with connection.open() as brokers:
+            await verify_referenced_journals(brokers, request)
+
+    return Specs(
+        kind="shard",
+        load=load_shard_space,
+        dump=lambda listing: dump_shard_space(Set.from_list_response(listing)),
+        open=consumer.open_shards,
+        fetch=list_shards,
+        check=check,
+        send=apply_shards,
+    )
+
+
 @shards.command("list")
 @listing_options("shard", "`id=shard-one` or `tag in (x)`", "replicas that there should be")
 @click.option("--lag", is_flag=True, help="Show the bytes that are left to read, by source.")
-@click.option("--json", "as_json", is_flag=True, help="The same as `-o json`.")
 @consumer_and_broker_options
 def list_(
     consumer: ClientSettings,
@@ -76,59 +101,79 @@ def list_(
     output: str,
     labels: Sequence[str],
     *,
+    lag: bool,
     as_json: bool,
-    **columns: bool,
+    **chosen: bool,
 ) -> None:
-    """List the shards that a selector matches, by ID."""
-    parsed = parse_selector(selector)
+    """List the shards that a selector matches, by ID.
+
+    Without options of columns, the table has primaries, and the bytes that are left to read, unless
+    no broker answers.
+    """
     output = "json" if as_json else output
-    asked = columns["lag"] and output in {"table", "json"}
-    listing, lags = asyncio.run(_list(consumer, connection, parsed, lag=asked))
-    if selector and not listing.shards:
-        print_line(f"gazette-aio: no shard matches {selector!r}", err=True)
-    match output:
-        case "json":
-            tree = tree_of(listing)
-            for shard, lag in zip(tree["shards"], lags, strict=False):
-                shard["lag"] = lag
-            print_json(tree)
-        case "yaml":
-            print_text(dump_shard_space(Set.from_list_response(listing)))
-        case "proto":
-            print_text(prototext(listing))
-        case _:
-            _print_listing(listing, labels, lags if asked else None, columns)
-
-
-async def _list(
-    consumer: ClientSettings, connection: ClientSettings, selector: pb.LabelSelector, *, lag: bool
-) -> tuple[pc.ListResponse, Sequence[Lag]]:
-    async with consumer.open_shards() as client:
-        listing = await list_shards(client, selector)
-        if not lag:
-            return listing, []
-        async with connection.open() as brokers:
-            shards = [shard.spec.id for shard in listing.shards]
-            return listing, await lags_of(client, brokers, shards)
-
-
-def _print_listing(
-    listing: pc.ListResponse,
-    labels: Sequence[str],
-    lags: Sequence[Lag] | None,
-    columns: dict[str, bool],
-) -> None:
-    table: list[Column] = [
+    is_common = output == "table" and not (lag or labels or any(chosen.values()))
+    wants_lag = is_common or (lag and output in {"table", "json"})
+    listing, lags = asyncio.run(
+        _listed(
+            consumer,
+            parse_selector(selector),
+            connection if wants_lag else None,
+            is_optional=is_common,
+        )
+    )
+    columns: list[Column] = [
         ("ID", lambda shard: shard.spec.id),
         ("STATUS", lambda shard: _status(shard.status)),
+        *route_columns(
+            chosen | {"primary": chosen["primary"] or is_common},
+            lambda shard: pc.desired_replication(shard.spec),
+            _replicas,
+        ),
+        *label_columns(labels),
     ]
-    table += route_columns(
-        columns, lambda shard: pc.desired_replication(shard.spec), _replicas
-    ) + label_columns(labels)
-    if lags is not None:
-        by_shard = dict(zip((each.spec.id for each in listing.shards), lags, strict=True))
-        table.append(("LAG", lambda shard: _lag(by_shard[shard.spec.id])))
-    print_columns(table, listing.shards)
+    if lags:
+        shown = _total if is_common else _by_source
+        columns.append(("LAG", lambda shard: shown(lags[shard.spec.id])))
+
+    def tree(listing: pc.ListResponse) -> Any:
+        tree = tree_of(listing)
+        for shard in tree["shards"] if lags else ():
+            shard["lag"] = lags[shard["spec"]["id"]]
+        return tree
+
+    specs = shard_specs(consumer, connection)
+    say_nothing_matches(specs, listing, selector)
+    print_listing(specs, listing, columns, output, tree)
+
+
+async def _listed(
+    consumer: ClientSettings,
+    selector: pb.LabelSelector,
+    connection: ClientSettings | None,
+    *,
+    is_optional: bool,
+) -> tuple[pc.ListResponse, dict[str, Lag]]:
+    """Return a listing of shards and, with a connection to brokers, the lags by shard.
+
+    Lags that are optional may be missing, and aren't waited for as long as others.
+    """
+    async with consumer.open_shards() as client:
+        listing = await list_shards(client, selector)
+        if connection is None:
+            return listing, {}
+        shards = [shard.spec.id for shard in listing.shards]
+        if is_optional:
+            timeout = min(connection.timeout, _OPTIONAL_LAG_SECONDS)
+            connection = dataclasses.replace(connection, timeout=timeout)
+        try:
+            async with connection.open() as brokers:
+                lags = await lags_of(client, brokers, shards)
+        except (pb.GazetteError, CommandError, InputError) as error:
+            if not is_optional:
+                raise
+            print_line(f"gazette-aio: the lag is unknown: {explain(error)}", err=True)
+            return listing, {}
+    return listing, dict(zip(shards, lags, strict=True))
 
 
 def _status(statuses: Iterable[pc.ReplicaStatus]) -> str:
@@ -146,101 +191,39 @@ def _replicas(shard: pc.ListResponse.Shard) -> tuple[str, list[str]]:
     return split_members(shard.route, shown)
 
 
-def _lag(lag: Lag) -> str:
+def _total(lag: Lag) -> str:
+    left = None if lag is None else list(lag.values())
+    return NONE if left is None or None in left else str(sum(each or 0 for each in left))
+
+
+def _by_source(lag: Lag) -> str:
     if lag is None:
         return NONE
     return ", ".join(f"{name}:{NONE if left is None else left}" for name, left in lag.items())
 
 
 @shards.command()
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
-@click.option("--specs", type=click.Path(dir_okay=False, allow_dash=True), help="The same as FILE.")
-@click.option("--dry-run", is_flag=True, help="Check the shards, and print the request only.")
-@transaction_size_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@apply_options
 @consumer_and_broker_options
-def apply(
-    consumer: ClientSettings,
-    connection: ClientSettings,
-    file: str | None,
-    specs: str | None,
-    max_txn_size: int | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def apply(consumer: ClientSettings, connection: ClientSettings, **given: Any) -> None:
     """Apply the shard space of a YAML FILE (default: stdin).
 
     First, the journals that the shards name are checked: sources must exist and have a framing;
     recovery logs must exist and have the content type of recovery logs.
     """
-    if file is not None and specs is not None:
-        raise InputError("give FILE or --specs, but not both")
-    request = _request_of(*read_text(specs or file or "-"))
-    if dry_run:
-        asyncio.run(_check(connection, request))
-        print_applied(request.changes, None, as_json=as_json, dry_run=True)
-    else:
-        revision = asyncio.run(_apply(consumer, connection, request, max_txn_size))
-        print_applied(request.changes, revision, as_json=as_json)
-    if dry_run and not as_json:
-        print_text(prototext(request))
-
-
-def _request_of(text: str, source: str) -> pc.ApplyRequest:
-    return load_request(
-        lambda: load_shard_space(text, source=source).to_apply_request(), source, "shards"
-    )
-
-
-async def _apply(
-    consumer: ClientSettings,
-    connection: ClientSettings,
-    request: pc.ApplyRequest,
-    max_txn_size: int | None,
-    on_applied: OnApplied | None = None,
-) -> int:
-    await _check(connection, request)
-    return await apply_changes(
-        consumer.open_shards(), apply_shards, request.changes, max_txn_size, on_applied
-    )
-
-
-async def _check(connection: ClientSettings, request: pc.ApplyRequest) -> None:
-    async with connection.open() as brokers:
-        await verify_referenced_journals(brokers, request)
+    apply_file(shard_specs(consumer, connection), **given)
 
 
 @shards.command()
-@click.option("-l", "--selector", required=True, help="Label selector of the shards to edit.")
-@transaction_size_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@edit_options("shard")
 @consumer_and_broker_options
-def edit(
-    consumer: ClientSettings,
-    connection: ClientSettings,
-    selector: str,
-    max_txn_size: int | None,
-    *,
-    as_json: bool,
-) -> None:
+def edit(consumer: ClientSettings, connection: ClientSettings, **given: Any) -> None:
     """Edit shards in $GAZ_EDITOR, $EDITOR or vi, and apply those that were changed.
 
     If the shards can't be applied, the editor opens again and shows the reason. To give up, don't
     change the text, or empty it. To delete a shard, add `delete: true`.
     """
-    parsed = parse_selector(selector)
-    listing = consumer.run_shards(lambda client: list_shards(client, parsed))
-    if not listing.shards:
-        raise CommandError(f"no shard matches {selector!r}")
-    edit_specs(
-        dump_shard_space(Set.from_list_response(listing)),
-        lambda text: load_shard_space(text, source="<editor>").to_apply_request(),
-        lambda request, on_applied: asyncio.run(
-            _apply(consumer, connection, request, max_txn_size, on_applied)
-        ),
-        as_json=as_json,
-    )
+    edit_selected(shard_specs(consumer, connection), **given)
 
 
 @shards.command()
@@ -292,7 +275,7 @@ def _offset(text: str) -> tuple[str, int]:
 
 
 @shards.command()
-@click.option("-l", "--selector", required=True, help="Label selector of the shards.")
+@selection_options("shard")
 @click.option("--failed", is_flag=True, help="Only failed replicas.")
 @click.option("--dry-run", is_flag=True, help="Print the shards; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the shards as JSON.")
@@ -300,16 +283,15 @@ def _offset(text: str) -> tuple[str, int]:
 def unassign(
     consumer: ClientSettings,
     connection: ClientSettings,  # noqa: ARG001 - Options that all commands of the group share.
-    selector: str,
+    selection: Selection,
     *,
     failed: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Remove the primaries and the failed replicas of shards, so that they are assigned again."""
-    parsed = parse_selector(selector)
     affected = consumer.run_shards(
-        lambda client: _unassign(client, parsed, failed=failed, dry_run=dry_run)
+        lambda client: _unassign(client, selection, failed=failed, dry_run=dry_run)
     )
     if as_json:
         print_json({"shards": affected, "dry_run": dry_run})
@@ -319,9 +301,10 @@ def unassign(
 
 
 async def _unassign(
-    client: ShardClient, selector: pb.LabelSelector, *, failed: bool, dry_run: bool
+    client: ShardClient, selection: Selection, *, failed: bool, dry_run: bool
 ) -> list[str]:
-    listing = await list_shards(client, selector)
+    listing = await list_shards(client, selection.selector)
+    selection.require(shard.spec.id for shard in listing.shards)
     chosen = [
         shard.spec.id
         for shard in listing.shards

@@ -16,7 +16,7 @@ from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.shell.stores import Pruned, Pruning, store_options
-from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.cli.specs.selection import selection_options
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import fetch_hints, list_shards
 from gazette_aio.protocol import consumer as pc
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from gazette_aio.cli.specs.selection import Selection
     from gazette_aio.client import JournalClient
     from gazette_aio.consumer.api import ShardClient
     from gazette_aio.consumer.recoverylog.pruning import PruningPlan, ShardHints
@@ -61,7 +62,7 @@ class _Log(Pruned):
 
 
 @click.command()
-@click.option("-l", "--selector", required=True, help="Label selector of the shards.")
+@selection_options("shard")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @click.option(
     "--force",
@@ -75,7 +76,7 @@ class _Log(Pruned):
 def prune(
     consumer: ClientSettings,
     connection: ClientSettings,
-    selector: str,
+    selection: Selection,
     file_root: Path | None,
     origins: Sequence[str],
     *,
@@ -95,7 +96,7 @@ def prune(
     # Pruning needs an extra. Report a missing extra before any request.
     importlib.import_module("gazette_aio.consumer.recoverylog.pruning")
     pruning = Pruning(file_root, origins, dry_run=dry_run)
-    work = _prune(consumer, connection, pruning, parse_selector(selector), force=force)
+    work = _prune(consumer, connection, pruning, selection, force=force)
     results = asyncio.run(work)
     pruning.show("log", results, [each.note for each in results.values()], as_json=as_json)
 
@@ -104,7 +105,7 @@ async def _prune(
     consumer: ClientSettings,
     connection: ClientSettings,
     pruning: Pruning,
-    selector: pb.LabelSelector,
+    selection: Selection,
     *,
     force: bool,
 ) -> dict[str, _Log]:
@@ -112,7 +113,8 @@ async def _prune(
     unneeded: list[tuple[_Log, pb.Fragment]] = []
     async with consumer.open_shards() as shards:
         listed = await list_shards(shards)
-        chosen = {each.spec.id for each in (await list_shards(shards, selector)).shards}
+        chosen = {each.spec.id for each in (await list_shards(shards, selection.selector)).shards}
+        selection.require(chosen)
         plan = await _plan(shards, listed, chosen)
         if plan.incomplete and not force:
             shard, reason = next(iter(plan.incomplete.items()))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+import unicodedata
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +20,9 @@ from gazette_aio.protocol.shown import shown_json, shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
+
+_LEAST_WIDTH: Final = 10
+"""Width below which no cell is cut."""
 
 
 def print_line(text: str = "", *, err: bool = False) -> None:
@@ -37,42 +42,82 @@ def print_json(value: Any, *, compact: bool = False) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: in color on a terminal, else as plain text."""
+    """Print a table: whole, but on a terminal at most as wide as that, with a bold header."""
     if not sys.stdout.isatty():
         print_text(f"{table(header, rows)}\n")
         return
-    # Rich takes a while to import.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    drawn = Table(box=None, header_style="bold", pad_edge=False)
-    for title in header:
-        drawn.add_column(Text(shown_text(title)), overflow="fold")
-    for row in rows:
-        # Invariant: cells aren't markup, since names and labels come from anybody.
-        drawn.add_row(*(Text(shown_text(str(cell))) for cell in row))
-    Console().print(drawn)
+    title, *lines = table(header, rows, shutil.get_terminal_size().columns).splitlines()
+    click.echo(click.style(title, bold=True))
+    for line in lines:
+        click.echo(line)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return `rows` in aligned columns under `header`; numbers are right-aligned."""
-    header = [shown_text(title) for title in header]
-    cells = [[shown_text(str(cell)) for cell in row] for row in rows]
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
+    """Return `rows` in aligned columns under `header`; numbers are right-aligned.
+
+    Args:
+        header: Titles of the columns.
+        rows: Their cells. What isn't printable is escaped.
+        width: Longest line. Cells are cut to fit, and the last columns are left out if that isn't
+            enough.
+    """
+    cells = [[shown_text(str(cell)) for cell in row] for row in (header, *rows)]
+    widths = [max(map(_cells_of, column)) for column in zip(*cells, strict=True)]
     numeric = [
-        bool(cells) and all(row[i].lstrip("-").isdecimal() for row in cells)
-        for i in range(len(header))
+        len(column) > 1 and all(cell.lstrip("-").isdecimal() for cell in column[1:])
+        for column in zip(*cells, strict=True)
     ]
-    widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
+    if width is not None:
+        widths = _fitted(widths, [_cells_of(title) for title in cells[0]], width)
 
     def line(row: Sequence[str]) -> str:
-        parts = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        )
+        parts: list[str] = []
+        # A row may have further columns, which are left out.
+        for cell, most, right in zip(row, widths, numeric, strict=False):
+            shown = _cut(cell, most)
+            blanks = " " * (most - _cells_of(shown))
+            parts.append(blanks + shown if right else shown + blanks)
         return "  ".join(parts).rstrip()
 
-    return "\n".join(line(row) for row in [header, *cells])
+    return "\n".join(map(line, cells))
+
+
+def _fitted(widths: Sequence[int], titles: Sequence[int], most: int) -> list[int]:
+    """Return the widths of the first columns, which fit into `most` with two blanks between them.
+
+    The first column names the row, and keeps up to half of the line.
+    """
+    rest = most - 2 * (len(widths) - 1)
+    floors = [max(most // 2, 1), *(max(title, _LEAST_WIDTH) for title in titles[1:])]
+    fitted = [min(width, floor) for width, floor in zip(widths, floors, strict=True)]
+    if sum(fitted) > rest and len(widths) > 1:
+        return _fitted(widths[:-1], titles[:-1], most)
+    for _ in range(rest - sum(fitted)):
+        # Each spare cell goes to the narrowest column that is cut.
+        if cut := [(each, i) for i, each in enumerate(fitted) if each < widths[i]]:
+            fitted[min(cut)[1]] += 1
+    return fitted
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text of at most `width` cells of a terminal, whose middle may be an ellipsis."""
+    if _cells_of(text) <= width:
+        return text
+    of_end = (width - 1) // 2
+    begin, end = text[: width - 1 - of_end], text[len(text) - of_end :]
+    while _cells_of(begin) > width - 1 - of_end:
+        begin = begin[:-1]
+    while _cells_of(end) > of_end:
+        end = end[1:]
+    return f"{begin}…{end}"
+
+
+def _cells_of(text: str) -> int:
+    """Return how many cells of a terminal a text takes: two for a wide character."""
+    if text.isascii():
+        return len(text)
+    combining = sum(unicodedata.combining(each) > 0 for each in text)
+    return len(text) - combining + sum(unicodedata.east_asian_width(each) in "WF" for each in text)
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""Selectors, files of specs and results of `apply`, for journals and shards alike."""
+"""Files of specs and results of `apply`, for journals and shards alike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.output import print_json, print_line
+from gazette_aio.protocol.journal_space.differences import spec_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,18 +18,6 @@ if TYPE_CHECKING:
 
     Request = TypeVar("Request", pb.ApplyRequest, pc.ApplyRequest)
     Change = pb.ApplyRequest.Change | pc.ApplyRequest.Change
-
-
-def parse_selector(text: str) -> pb.LabelSelector:
-    """Return the label selector of a command line.
-
-    Raises:
-        InputError: The text isn't a selector.
-    """
-    try:
-        return pb.parse_label_selector(text)
-    except pb.ValidationError as error:
-        raise InputError(f"selector {text!r}: {error}") from None
 
 
 def read_text(file: str) -> tuple[str, str]:
@@ -81,27 +70,19 @@ def checked_request(request: pb.ApplyRequest | pc.ApplyRequest, source: str) -> 
 
 def name_of(change: Change) -> str:
     """Return the journal or shard of a change."""
-    if not change.HasField("upsert"):
-        return change.delete
-    spec = change.upsert
-    return spec.name if isinstance(spec, pb.JournalSpec) else spec.id
+    return spec_name(change.upsert) if change.HasField("upsert") else change.delete
 
 
-def print_applied(
-    changes: Iterable[Change], revision: int | None, *, as_json: bool, dry_run: bool = False
-) -> None:
-    """Print changes and their revision.
-
-    Changes that weren't sent have no revision, and are printed only as JSON.
-    """
+def print_applied(changes: Iterable[Change], revision: int | None, *, as_json: bool) -> None:
+    """Print changes and their revision. Changes that weren't sent have none."""
     upserts: list[str] = []
     deletes: list[str] = []
     for change in changes:
         (upserts if change.HasField("upsert") else deletes).append(name_of(change))
     if as_json:
-        result = {"upserts": upserts, "deletes": deletes, "dry_run": dry_run}
+        result = {"upserts": upserts, "deletes": deletes, "dry_run": False}
         print_json(result if revision is None else {"revision": revision, **result})
-    elif revision is not None:
+    else:
         parts = [f"{len(upserts)} upserted"] if upserts else []
         parts += [f"{len(deletes)} deleted"] if deletes else []
         print_line(f"revision {revision}: {', '.join(parts)}")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gazette_aio.cli.shell.output import print_table
+from gazette_aio.cli.shell.messages import prototext
+from gazette_aio.cli.shell.output import print_json, print_line, print_table, print_text
 
 if TYPE_CHECKING:
     import gazette_aio.protocol as pb
+    from gazette_aio.cli.specs.commands import Specs
 
 NONE: Final = "<none>"
 _FORMATS: Final = ["table", "yaml", "json", "proto"]
@@ -47,6 +49,7 @@ def listing_options(
         click.option("-p", "--primary", is_flag=True, help="Show the primary."),
         click.option("-r", "--replicas", is_flag=True, help="Show the other replicas."),
         click.option("--rf", "factor", is_flag=True, help=f"Show the {factor}."),
+        click.option("--json", "as_json", is_flag=True, help="The same as `-o json`."),
     )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +103,31 @@ def label_columns(names: Sequence[str]) -> list[Column]:
     return [column(name) for name in names]
 
 
-def print_columns(columns: Sequence[Column], items: Iterable[Any]) -> None:
-    """Print a table with a row for each item."""
-    rows = [[cell(item) for _, cell in columns] for item in items]
-    print_table([title for title, _ in columns], rows)
+def print_listing(
+    specs: Specs, listing: Any, columns: Sequence[Column], output: str, tree: Callable[[Any], Any]
+) -> None:
+    """Print a listing in one of the formats.
+
+    Args:
+        specs: Of the kind that is listed.
+        listing: Response of a broker or a member.
+        columns: Those of the table.
+        output: Format.
+        tree: Returns what JSON has of the listing.
+    """
+    match output:
+        case "json":
+            print_json(tree(listing), compact=True)
+        case "proto":
+            print_text(prototext(listing))
+        case "yaml":
+            print_text(specs.dump(listing))
+        case _:
+            rows = [[cell(item) for _, cell in columns] for item in specs.items(listing)]
+            print_table([title for title, _ in columns], rows)
+
+
+def say_nothing_matches(specs: Specs, listing: Any, selector: str) -> None:
+    """Say on stderr that a selector matches nothing, if that's so."""
+    if selector and not specs.items(listing):
+        print_line(f"gazette-aio: no {specs.kind} matches {selector!r}", err=True)

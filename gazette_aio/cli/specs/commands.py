@@ -1,0 +1,179 @@
+"""The commands `apply` and `edit`, for journals and shards alike."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gazette_aio.cli.shell.failures import CommandError
+from gazette_aio.cli.shell.messages import prototext
+from gazette_aio.cli.shell.output import print_json, print_line, print_text
+from gazette_aio.cli.specs.editing import edit_specs
+from gazette_aio.cli.specs.files import load_request, name_of, print_applied, read_text
+from gazette_aio.cli.specs.selection import selection_options, selector_of_names
+from gazette_aio.cli.specs.transactions import apply_changes, transaction_size_option
+from gazette_aio.protocol.journal_space.differences import (
+    SpecChange,
+    compare,
+    lines_of,
+    spec_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    import gazette_aio.protocol as pb
+    from gazette_aio.cli.specs.selection import Kind, Selection
+    from gazette_aio.cli.specs.transactions import OnApplied
+
+_MOST_NAMES = 100
+"""Longest selector of names: thousands would be refused."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Specs:
+    """How specs of one kind are read, listed and applied."""
+
+    kind: Kind
+    load: Callable[..., Any]
+    """Returns the space of a YAML text; `source=` names the file in errors."""
+    dump: Callable[[Any], str]
+    """Returns the YAML of a listing."""
+    open: Callable[[], AbstractAsyncContextManager[Any]]
+    """Opens a client."""
+    fetch: Callable[[Any, pb.LabelSelector], Awaitable[Any]]
+    """Returns the listing of a selector."""
+    check: Callable[[Any], Awaitable[None]]
+    """Raises if a request must not be applied."""
+    send: Callable[[Any, Sequence[Any]], Awaitable[Any]]
+    """Applies the changes of a transaction."""
+
+    def items(self, listing: Any) -> Sequence[Any]:
+        """Return the journals or shards of a listing."""
+        items: Sequence[Any] = getattr(listing, f"{self.kind}s")
+        return items
+
+    async def apply(
+        self, request: Any, size: int | None, on_applied: OnApplied | None = None
+    ) -> int:
+        """Check a request and apply it, as `apply_changes()` does.
+
+        Cancellation: aborts — the transactions so far remain.
+        """
+        await self.check(request)
+        return await apply_changes(self.open(), self.send, request.changes, size, on_applied)
+
+    async def compare(self, request: Any) -> list[SpecChange]:
+        """Check a request, and return what it would change.
+
+        Cancellation: safe.
+        """
+        await self.check(request)
+        names = {name_of(change) for change in request.changes}
+        selector = selector_of_names(self.kind, names if len(names) <= _MOST_NAMES else ())
+        async with self.open() as client:
+            items = self.items(await self.fetch(client, selector))
+        return compare(request.changes, {spec_name(item.spec): item for item in items})
+
+    async def listed(self, selection: Selection) -> str:
+        """Return the YAML of a selection, which must match something.
+
+        Cancellation: safe.
+        """
+        async with self.open() as client:
+            listing = await self.fetch(client, selection.selector)
+        selection.require((spec_name(item.spec) for item in self.items(listing)), some=True)
+        return self.dump(listing)
+
+
+def apply_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take the arguments of `apply_file()`, as keywords."""
+    path = click.Path(dir_okay=False, allow_dash=True)
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+        transaction_size_option,
+        click.option(
+            "-o",
+            "--output",
+            "--format",
+            "output",
+            type=click.Choice(["diff", "proto"]),
+            default="diff",
+            show_default=True,
+            help="Format of a dry run: differences, or the request as protobuf text.",
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Print the differences that the file makes only."
+        ),
+        click.option("--specs", "alias", type=path, help="The same as FILE."),
+        click.argument("file", type=path, required=False),
+    ):
+        command = option(command)
+    return command
+
+
+def apply_file(
+    specs: Specs,
+    *,
+    file: str | None,
+    alias: str | None,
+    output: str,
+    max_txn_size: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Apply the YAML of a file, or print what that would change.
+
+    Raises:
+        CommandError: Some changes would be refused, or were.
+        InputError: The file is invalid.
+    """
+    if file is not None and alias is not None:
+        raise click.UsageError("give FILE or --specs, but not both")
+    text, source = read_text(file or alias or "-")
+    request = load_request(
+        lambda: specs.load(text, source=source).to_apply_request(), source, f"{specs.kind}s"
+    )
+    if not dry_run:
+        revision = asyncio.run(specs.apply(request, max_txn_size))
+        print_applied(request.changes, revision, as_json=as_json)
+        return
+    if output == "proto":
+        print_text(prototext(request))
+        return
+    changes = asyncio.run(specs.compare(request))
+    if as_json:
+        found = map(dataclasses.asdict, changes)
+        shown = [{specs.kind: each.pop("name"), **each} for each in found]
+        print_json({"dry_run": True, "changes": shown})
+    else:
+        for line in lines_of(changes):
+            print_line(line)
+    if any(each.conflict for each in changes):
+        raise CommandError("these changes would be refused: list again")
+
+
+def edit_options(kind: Kind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a command take the arguments of `edit_selected()`, as keywords."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+        return selection_options(kind)(transaction_size_option(as_json(command)))
+
+    return decorate
+
+
+def edit_selected(
+    specs: Specs, *, selection: Selection, max_txn_size: int | None, as_json: bool
+) -> None:
+    """Edit the selected specs in an editor, as `edit_specs()` does."""
+    edit_specs(
+        asyncio.run(specs.listed(selection)),
+        lambda text: specs.load(text, source="<editor>").to_apply_request(),
+        lambda request, on_applied: asyncio.run(specs.apply(request, max_txn_size, on_applied)),
+        as_json=as_json,
+    )

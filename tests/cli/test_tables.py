@@ -1,0 +1,98 @@
+"""Tables, which are whole when they're piped, and as wide as the terminal at most."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gazette_aio.protocol as pb
+from gazette_aio.cli.shell.output import table
+from gazette_aio.testing import journal_spec
+from gazette_aio.testing.stub_broker import StubBroker
+from tests import extent
+from tests.cli.conftest import spawn
+
+NAME = "shop/orders/events/part-00"
+
+
+def test_tables_align_their_columns() -> None:
+    assert table(["A", "B"], [("x", 1), ("long", 23)]) == "A      B\nx      1\nlong  23"
+    assert table(["A"], []) == "A"
+    assert table(["A", "B"], [("日本", "x"), ("e\u0301", "y")]) == "A     B\n日本  x\ne\u0301     y"
+
+
+def cells_of(line: str) -> int:
+    wide = sum(unicodedata.east_asian_width(each) in "WF" for each in line)
+    return len(line) - sum(unicodedata.combining(each) > 0 for each in line) + wide
+
+
+@extent.examples(30)
+@given(
+    st.lists(st.tuples(st.text(), st.integers(), st.text(), st.text("a日")), max_size=5),
+    st.integers(1, 120),
+)
+def test_a_table_of_a_width(rows: list[tuple[Any, ...]], width: int) -> None:
+    whole, fitted = (table(["NAME", "COUNT", "SOME TEXT", "D"], rows, w) for w in (None, width))
+
+    lines = fitted.split("\n")
+    assert len(lines) == len(rows) + 1
+    assert max(map(cells_of, lines)) <= width
+    if max(map(cells_of, whole.split("\n"))) <= width:
+        assert fitted == whole
+    if width >= 8:
+        assert lines[0].startswith("NAME"), "the first column is never left out"
+
+
+async def drawn(columns: int, endpoint: str) -> list[str]:
+    """Return the lines of a listing on a terminal."""
+    ours, theirs = os.openpty()
+    try:
+        env = {"COLUMNS": str(columns), "BROKER_ADDRESS": endpoint}
+        process = await spawn("journals", "list", stdout=theirs, env=env)
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"")
+        text = (await asyncio.to_thread(os.read, ours, 1 << 16)).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert text.startswith("\x1b[1mNAME"), "the header is bold"
+    return re.sub(r"\x1b\[\d*m", "", text).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("columns", "header", "row"),
+    [
+        (
+            120,
+            "NAME CONTENT TYPE REVISION REPLICATION PRIMARY STORES",
+            f"{NAME} application/x-ndjson 5 1 local/broker-ee24ab91 file:///",
+        ),
+        (
+            80,
+            "NAME CONTENT TYPE REVISION REPLICATION PRIMARY",
+            f"{NAME} applica…ndjson 5 1 local/…24ab91",
+        ),
+        (60, "NAME CONTENT TYPE REVISION", f"{NAME} application/x-ndjson 5"),
+        (20, "NAME", "shop/order…s/part-00"),
+    ],
+)
+async def test_a_row_is_one_line_of_a_terminal(columns: int, header: str, row: str) -> None:
+    async with StubBroker(suffix="broker-ee24ab91") as broker:
+        spec = journal_spec(
+            NAME, stores=["file:///"], labels={"content-type": "application/x-ndjson"}
+        )
+        member = pb.ProcessSpec.ID(zone="local", suffix="broker-ee24ab91")
+        route = pb.Route(members=[member], primary=0)
+        journal = pb.ListResponse.Journal(spec=spec, mod_revision=5, route=route)
+        broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[journal])
+        lines = await drawn(columns, broker.endpoint)
+
+    assert [" ".join(line.split()) for line in lines] == [header, row]
+    assert all(len(line) <= columns for line in lines)
