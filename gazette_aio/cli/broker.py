@@ -11,6 +11,7 @@ import click
 from gazette_aio.broker.inspection import Finding, Inspection
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.groups import CommandGroup
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.output import print_json, print_line, print_table, progress
 from gazette_aio.protocol.errors import StoreError
 
@@ -31,6 +32,7 @@ def broker() -> None:
 @broker.command()
 @_DIRECTORY
 @_JSON
+@log_options
 def check(data_dir: Path, *, as_json: bool) -> None:
     """Check the files of DATA_DIR for damage. No file is changed.
 
@@ -54,6 +56,7 @@ def check(data_dir: Path, *, as_json: bool) -> None:
 @broker.command()
 @_DIRECTORY
 @_JSON
+@log_options
 def repair(data_dir: Path, *, as_json: bool) -> None:
     """Repair DATA_DIR, so that a broker can serve it again.
 

@@ -10,6 +10,7 @@ import click
 
 from gazette_aio.broker import BrokerOptions
 from gazette_aio.broker import serve as run_broker
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.quantities import duration
 from gazette_aio.serving.address import parse_port
 
@@ -160,6 +161,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File of the line of JSON while the broker is ready, instead of stdout.",
 )
+@log_options
 def serve(ready_file: Path | None, console_port: int | None, **given: Any) -> None:
     """Serve journals from a directory, until SIGTERM or Ctrl-C.
 

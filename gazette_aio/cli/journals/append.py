@@ -26,9 +26,9 @@ from gazette_aio.message.framing import FixedFraming, NDJSONFraming
 from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
-    from gazette_aio.client import AsyncAppend
+    from gazette_aio.client import AppendService, AsyncAppend
     from gazette_aio.message.mapping import PartitionsFunc
 
 _SPOOLED_BYTES = 1 << 20
@@ -199,32 +199,45 @@ async def _append_records(
     mapping: str,
 ) -> _Appended:
     appended = _Appended()
-    # Of each journal, only the latest append is looked at: none succeeds after a failed one.
+    async with appending(connection, selector) as (appends, journals, latest):
+        journal_of = _mapping(mapping, journals)
+        with progress("appending", in_bytes=True) as bar:
+            async for chunk in input_chunks(path):
+                for record in splitter.feed(chunk):
+                    request = pb.AppendRequest(journal=journal_of(record.key))
+                    handle = await appends.start_append(request)
+                    handle.write(record.content)
+                    handle.release()
+                    latest[request.journal] = handle
+                    appended.records += 1
+                    appended.bytes += len(record.content)
+                bar.advance(len(chunk))
+            splitter.end()
+    appended.journals = len(latest)
+    return appended
+
+
+@contextlib.asynccontextmanager
+async def appending(
+    connection: ClientSettings, selector: pb.LabelSelector
+) -> AsyncGenerator[tuple[AppendService, PartitionsFunc, dict[str, AsyncAppend]]]:
+    """Yield a service, the listing of journals, and a dict for the latest append of each journal.
+
+    At the end, these appends are awaited. None succeeds after a failed one. Those before a failure
+    of the block are awaited too, and their errors don't hide it.
+
+    Cancellation: aborts — appends may be written.
+    """
+    latest: dict[str, AsyncAppend] = {}
     async with (
         connection.open() as client,
         StrictAppendService(client) as appends,
         client.watch(selector) as journals,
     ):
         await journals.ready()
-        journal_of = _mapping(mapping, journals.list)
-        latest: dict[str, AsyncAppend] = {}
-        with progress("appending", in_bytes=True) as bar:
-            try:
-                async for chunk in input_chunks(path):
-                    for record in splitter.feed(chunk):
-                        request = pb.AppendRequest(journal=journal_of(record.key))
-                        handle = await appends.start_append(request)
-                        handle.write(record.content)
-                        handle.release()
-                        latest[request.journal] = handle
-                        appended.records += 1
-                        appended.bytes += len(record.content)
-                    bar.advance(len(chunk))
-                splitter.end()
-            finally:
-                # Records before a failure are appended too, and their errors don't hide it.
-                await asyncio.gather(*latest.values(), return_exceptions=True)
+        try:
+            yield appends, journals.list, latest
+        finally:
+            await asyncio.gather(*latest.values(), return_exceptions=True)
         for handle in latest.values():
             await handle
-        appended.journals = len(latest)
-    return appended

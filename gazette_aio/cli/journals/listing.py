@@ -65,12 +65,13 @@ def list_journals(
     """List the journals that a selector matches, by name."""
     parsed = parse_selector(selector)
     specs = journal_specs(connection)
-    columns = [
+    columns: list[Column] = [
         _NAME,
         *route_columns(chosen, lambda item: item.spec.replication, _replicas),
-        *([("STORES", lambda item: next(iter(item.spec.fragment.stores), NONE))] if stores else []),
-        *label_columns(labels),
     ]
+    if stores:
+        columns.append(("STORES", lambda item: next(iter(item.spec.fragment.stores), NONE)))
+    columns += label_columns(labels)
 
     def show(listing: pb.ListResponse) -> None:
         say_nothing_matches(specs, listing, selector)

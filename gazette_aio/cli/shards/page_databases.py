@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import click
 
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.output import print_line
 from gazette_aio.protocol.errors import ConfigurationError, StoreError
 
@@ -43,6 +44,7 @@ for name in sys.argv[1:]:
 @click.command("import-pages")
 @click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("target", type=click.Path(file_okay=False, path_type=Path))
+@log_options
 def import_pages(source: Path, target: Path) -> None:
     """Make SQLite files of the databases of Gazette's own SQLite store.
 

@@ -11,6 +11,7 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.message.uuid import Clock, new_producer_id
@@ -37,6 +38,7 @@ _CHUNK_BYTES = 1 << 16
     help="Bytes of a line that is too long.",
 )
 @click.option("--skip-header", is_flag=True, help="Leave out the first line of each file.")
+@log_options
 def attach_uuids(
     paths: Sequence[Path], template: str, max_length: int, *, skip_header: bool
 ) -> None:

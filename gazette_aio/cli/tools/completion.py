@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from click import shell_completion
 
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.output import print_text
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ VARIABLE: Final = "_GAZETTE_AIO_COMPLETE"
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@log_options
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print a script for SHELL that completes commands and options.

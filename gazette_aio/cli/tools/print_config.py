@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.output import print_line
 from gazette_aio.cli.shell.settings import SHARED_SECTIONS, Settings, arguments_of, load_settings
 from gazette_aio.settings import setting_lines
@@ -18,6 +19,7 @@ _TITLES: Final = {"logging": "Logging", "broker": "Broker", "consumer": "Consume
 
 
 @click.command()
+@log_options
 @click.pass_context
 def print_config(context: click.Context) -> None:
     """Print the settings of `gazctl.ini` and of the environment in the form of the file.

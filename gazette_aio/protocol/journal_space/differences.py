@@ -124,7 +124,7 @@ def lines_of(changes: Iterable[SpecChange]) -> list[str]:
 def _shown(value: Any) -> str:
     match value:
         case list():
-            return ", ".join(map(_shown, value))
+            return ", ".join(map(_shown, cast("list[object]", value)))
         case dict():
             members = cast("dict[str, Any]", value).items()
             return " ".join(f"{name}={_shown(each)}" for name, each in members)

@@ -1,0 +1,210 @@
+"""`gazette-aio journals publish`: messages of JSON, each with a UUID, mapped to journals."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import click
+import msgspec
+
+from gazette_aio.cli.journals.append import appending
+from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.shell.failures import CommandError, InputError
+from gazette_aio.cli.shell.input import checked_journal, input_chunks
+from gazette_aio.cli.shell.output import print_json, print_line, progress
+from gazette_aio.cli.shell.quantities import counted
+from gazette_aio.cli.specs.selection import parse_selector, selector_of_names
+from gazette_aio.message.framing import NDJSONFraming, find_framing
+from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from gazette_aio.client import AsyncAppend
+    from gazette_aio.message import Publisher
+    from gazette_aio.message.mapping import Mapping, Target
+
+Members: TypeAlias = "dict[str, Any]"
+
+_KEYED: Final = {"modulo": modulo_mapping, "rendezvous": rendezvous_mapping}
+_OBJECTS: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+@click.command()
+@click.argument("journal", required=False)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
+@click.option("-l", "--selector", help="Label selector of the journals to publish to.")
+@click.option(
+    "-m",
+    "--message",
+    "messages",
+    multiple=True,
+    metavar="JSON",
+    help="Message to publish, in place of FILE; repeatable.",
+)
+@click.option(
+    "-k",
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="MEMBER",
+    help="Member by whose value a message is mapped to a journal of the selector, such as `user` "
+    "or `user.id`; repeatable. [default: a random journal]",
+)
+@click.option(
+    "--mapping",
+    type=click.Choice(list(_KEYED)),
+    default="modulo",
+    show_default=True,
+    help="How keys are mapped to journals.",
+)
+@click.option(
+    "--uuid-path",
+    default="_meta.uuid",
+    show_default=True,
+    help="Members on the path to the UUID of a message.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@connection_options
+def publish(
+    connection: ClientSettings,
+    journal: str | None,
+    file: str | None,
+    selector: str | None,
+    *,
+    messages: Sequence[str],
+    keys: Sequence[str],
+    mapping: str,
+    uuid_path: str,
+    as_json: bool,
+) -> None:
+    """Publish the lines of FILE (default: stdin), which are objects of JSON, to JOURNAL.
+
+    With a selector, each message is mapped to one of its journals. Each message gets a UUID, and
+    commits by itself: readers of committed messages deliver it once. Messages are published as
+    they're read, and those of a journal keep their order. A second run publishes them again.
+    """
+    if selector is not None and journal is not None and file is None:
+        journal, file = None, journal
+    if (journal is None) == (selector is None):
+        raise click.UsageError("give JOURNAL or --selector")
+    if messages and file is not None:
+        raise click.UsageError("give FILE or --message, but not both")
+    if keys and journal is not None:
+        raise InputError("--key needs --selector")
+    # Nothing is sent if one of these is invalid.
+    for number, message in enumerate(messages, 1):
+        _key_of(keys, _members(message.encode(errors="surrogateescape"), number))
+    parsed = parse_selector(selector or "")
+    if journal is not None:
+        parsed = selector_of_names("journal", [checked_journal(journal)])
+    # Other commands need no publisher.
+    from gazette_aio.message import Publisher, raw_adapter  # noqa: PLC0415
+
+    adapter = raw_adapter(uuid_path)
+
+    async def publish_all() -> _Published:
+        async with appending(connection, parsed) as (appends, partitions, latest):
+            listing = partitions()
+            if journal is not None and (listing is None or not listing.journals):
+                raise CommandError(f"no journal {journal!r}")
+            mapped: Callable[[Members], Target] = random_mapping(partitions)
+            if keys:
+                mapped = _KEYED[mapping](lambda members: _key_of(keys, members), partitions)
+            source = _given(messages) if messages else _lines(file or "-")
+            return await _publish(Publisher(appends, adapter), source, mapped, latest)
+
+    published = asyncio.run(publish_all())
+    if as_json:
+        print_json(dataclasses.asdict(published))
+    else:
+        print_line(
+            f"published {counted(published.messages, 'message')} "
+            f"to {counted(published.journals, 'journal')}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Published:
+    messages: int
+    journals: int
+
+
+async def _publish(
+    publisher: Publisher[bytes],
+    messages: AsyncGenerator[bytes],
+    mapped: Callable[[Members], Target],
+    latest: dict[str, AsyncAppend],
+) -> _Published:
+    """Publish messages, and note the latest append of each journal."""
+    count = 0
+    with progress("publishing", in_bytes=True) as bar:
+        async for message in messages:
+            try:
+                target = mapped(_members(message, count + 1))
+            except InputError as error:
+                if count:
+                    text = f"{error}; the {counted(count, 'message')} before are published"
+                    raise CommandError(text) from None
+                raise
+            if target[0] not in latest:
+                _require_lines(*target)
+            call = publisher.start_publish_committed(_mapping_to(target), message)
+            latest[target[0]] = await call
+            count += 1
+            bar.advance(len(message))
+    return _Published(count, len(latest))
+
+
+def _mapping_to(target: Target) -> Mapping[bytes]:
+    return lambda _message: target
+
+
+async def _given(messages: Sequence[str]) -> AsyncGenerator[bytes]:
+    for message in messages:
+        yield message.encode(errors="surrogateescape")
+
+
+async def _lines(path: str) -> AsyncGenerator[bytes]:
+    """Yield the lines of a file that aren't blank, as they arrive."""
+    decoder = NDJSONFraming().decoder()
+    is_over = False
+    chunks = input_chunks(path)
+    while not is_over:
+        chunk = await anext(chunks, b"")
+        is_over = not chunk
+        # The last line needs no end.
+        decoder.feed(chunk or b"\n")
+        while (frame := decoder.next_frame()) is not None:
+            if line := frame.payload.strip():
+                yield line
+
+
+def _members(message: bytes, number: int) -> Members:
+    try:
+        return _OBJECTS.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"message {number} isn't an object of JSON: {error}") from None
+
+
+def _key_of(paths: Sequence[str], members: Members) -> list[bytes]:
+    """Return the values of members: texts as they are, numbers and booleans as in JSON."""
+    key: list[bytes] = []
+    for path in paths:
+        value: Any = members
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is None or isinstance(value, dict | list):
+            raise InputError(f"--key {path}: a message has no text, number or boolean there")
+        key.append(value.encode() if isinstance(value, str) else msgspec.json.encode(value))
+    return key
+
+
+def _require_lines(journal: str, content_type: str) -> None:
+    if not isinstance(find_framing(content_type), NDJSONFraming):
+        raise CommandError(
+            f"{journal} has content type {content_type or 'none'}, and isn't of lines of JSON: "
+            "expected application/x-ndjson"
+        )
