@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from gazette_aio.cli.app import cli
 from gazette_aio.cli.shell.groups import moved_behind_command
 
 INI = """\
@@ -120,6 +123,27 @@ async def test_options_before_the_command(broker_cli: Any, gazette_broker: Any) 
     )  # fmt: skip
 
     assert done.code == 0, done.err
+
+
+def commands_below(context: click.Context, command: click.Command, path: str) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands_below(context, below, f"{path} {name}")
+    else:
+        yield path.strip()
+
+
+def test_options_of_logs_stand_before_and_after_each_command(inline: Any) -> None:
+    with cli.make_context("gazette-aio", ["serve"]) as context:
+        commands = list(commands_below(context, cli, ""))
+    assert {"serve", "broker check", "completion", "journals read"} <= {*commands}
+    for command in commands:
+        words = command.split()
+        for args in ([*words, "--log.level=warn"], ["--log.level=warn", *words]):
+            done = inline(*args, "--help")
+            assert (done.code, done.text.startswith("Usage: ")) == (0, True), (args, done.err)
 
 
 @pytest.mark.parametrize(("form", "begin"), [("json", '{"time": "'), ("color", "20")])

@@ -16,7 +16,7 @@ from gazette_aio.message import ReadCommittedIter, SequencerCheckpoint, raw_adap
 from gazette_aio.protocol.shown import shown_json, shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gazette_aio.cli.journals.raw_read import ReadPlan
     from gazette_aio.cli.shell.output import Progress
@@ -56,6 +56,7 @@ class CommittedRead:
         progress: Progress,
     ) -> None:
         self._form = form
+        self._count = plan.count
         self._progress = progress
         since = plan.begin_mod_time
         self._messages = ReadCommittedIter(
@@ -70,7 +71,7 @@ class CommittedRead:
         )
 
     async def run(self) -> None:
-        """Print messages up to write heads, or forever.
+        """Print messages up to write heads, or the plan's count of them, or forever.
 
         Raises:
             GazetteError: A read failed for good, or a message is invalid.
@@ -79,11 +80,21 @@ class CommittedRead:
         Cancellation: aborts — all messages that `checkpoint()` covers are printed.
         """
         async with self._messages as messages:
-            async for envelopes in messages.batches():
-                for envelope in envelopes:
-                    sys.stdout.buffer.write(self._form(envelope) + b"\n")
-                sys.stdout.buffer.flush()
-                self._progress.advance(sum(each.end - each.begin for each in envelopes))
+            if self._count is None:
+                async for envelopes in messages.batches():
+                    self._print(envelopes)
+                return
+            # `checkpoint()` would cover the rest of a batch.
+            for _ in range(self._count):
+                if (envelope := await anext(messages, None)) is None:
+                    return
+                self._print([envelope])
+
+    def _print(self, envelopes: Sequence[Envelope[bytes]]) -> None:
+        for envelope in envelopes:
+            sys.stdout.buffer.write(self._form(envelope) + b"\n")
+        sys.stdout.buffer.flush()
+        self._progress.advance(sum(each.end - each.begin for each in envelopes))
 
     def checkpoint(self) -> str:
         """Return a line of JSON from which a read resumes after the messages that were printed."""

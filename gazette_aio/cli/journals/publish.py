@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import click
 import msgspec
@@ -164,7 +164,7 @@ def _mapping_to(target: Target) -> Mapping[bytes]:
 
 async def _given(messages: Sequence[str]) -> AsyncGenerator[bytes]:
     for message in messages:
-        yield message.encode(errors="surrogateescape")
+        yield msgspec.json.format(message.encode(errors="surrogateescape"), indent=-1)
 
 
 async def _lines(path: str) -> AsyncGenerator[bytes]:
@@ -195,7 +195,7 @@ def _key_of(paths: Sequence[str], members: Members) -> list[bytes]:
     for path in paths:
         value: Any = members
         for name in path.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
+            value = cast("Members", value).get(name) if isinstance(value, dict) else None
         if value is None or isinstance(value, dict | list):
             raise InputError(f"--key {path}: a message has no text, number or boolean there")
         key.append(value.encode() if isinstance(value, str) else msgspec.json.encode(value))

@@ -59,6 +59,7 @@ class ReadPlan:
         begin_mod_time: Unix seconds; fragments stored earlier are skipped.
         direct: Whether to fetch the files of fragments from their stores.
         end_offset: Offset before which to stop; 0 is the write head.
+        count: Messages, or lines of raw content, after which to stop.
         form: Form in which raw content is written.
     """
 
@@ -67,6 +68,7 @@ class ReadPlan:
     begin_mod_time: int
     direct: bool | None
     end_offset: int = 0
+    count: int | None = None
     form: ContentForm = plain
 
     def request(self, journal: str, offset: int | None, *, block: bool) -> pb.ReadRequest:
@@ -116,10 +118,11 @@ class RawRead:
         self._written: set[str] = set()
         self._lags: dict[str, int] = {}
         self._lag = 0
+        self._lines_left = plan.count
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
 
     async def run(self) -> None:
-        """Read up to write heads, or forever.
+        """Read up to write heads, or the plan's count of lines, or forever.
 
         Raises:
             CommandError: The offset of the one journal is beyond its write head.
@@ -128,12 +131,11 @@ class RawRead:
 
         Cancellation: aborts — offsets are those of the content that was written.
         """
-        if isinstance(self._source, str):
-            await self._read_once(self._source, block=self._plan.block)
-            return
         try:
             async with asyncio.TaskGroup() as group:
-                if self._plan.block:
+                if isinstance(self._source, str):
+                    await self._read_once(self._source, block=self._plan.block)
+                elif self._plan.block:
                     await self._follow(self._source, group)
                 else:
                     names = served_names((await self._client.list(self._source)).journals)
@@ -143,7 +145,8 @@ class RawRead:
                     for name in names:
                         group.create_task(self._read(name))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            if errors.subgroup(_EnoughError) is None:
+                raise errors.exceptions[0] from None
 
     def checkpoint(self) -> str:
         """Return a line of JSON with the offsets from which a read resumes."""
@@ -213,6 +216,11 @@ class RawRead:
 
     async def _put(self, reader: RetryReader, content: bytes) -> None:
         journal, offset, head = str(reader.journal), reader.offset, reader.response.write_head
+        if self._lines_left is not None:
+            lines = _first_lines(content, self._lines_left)
+            self._lines_left -= lines.count(b"\n")
+            offset -= len(content) - len(lines)
+            content = lines
 
         async def write() -> None:
             afresh = journal not in self._written and journal not in self._resumed
@@ -227,3 +235,17 @@ class RawRead:
         self._lag += lag - self._lags.get(journal, 0)
         self._lags[journal] = lag
         self._progress.advance(len(content), f"lag {size_of(self._lag)}")
+        if self._lines_left == 0:
+            raise _EnoughError
+
+
+class _EnoughError(Exception):
+    """All lines that are wanted are written."""
+
+
+def _first_lines(content: bytes, count: int) -> bytes:
+    end = 0
+    for _ in range(count):
+        if not (end := content.find(b"\n", end) + 1):
+            return content
+    return content[:end]

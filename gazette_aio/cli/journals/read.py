@@ -48,6 +48,12 @@ _MANY = ("tail", "offsets", "offsets_out")
 )
 @click.option("--end-offset", type=click.IntRange(min=0), help="Stop before this offset.")
 @click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    help="Stop after so many committed messages, or lines of raw content.",
+)
+@click.option(
     "-b",
     "--block",
     is_flag=True,
@@ -121,6 +127,7 @@ def read(
         begin_mod_time=given["begin"],
         direct=True if given["file_root"] or connection.cache_size else None,
         end_offset=given["end_offset"] or 0,
+        count=given["count"],
         form=json_line if given["as_json"] else plain,
     )
     source = checked_journal(journal) if journal else parse_selector(selector or "")

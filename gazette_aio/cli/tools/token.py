@@ -14,9 +14,10 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.groups import CommandGroup
+from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.output import print_json, print_line, print_table
 from gazette_aio.cli.shell.quantities import duration
-from gazette_aio.cli.specs.files import parse_selector
+from gazette_aio.cli.specs.selection import parse_selector
 from gazette_aio.protocol.auth.jwt import unverified_claims
 from gazette_aio.serving.auth_keys import read_auth
 
@@ -87,6 +88,7 @@ def _with_keys(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--subject", default="", help="Who gets the token.")
 @_with_keys
+@log_options
 def sign(
     auth: pb.KeyedAuth, capabilities: Iterable[str], selector: str, lifetime: float, subject: str
 ) -> None:
@@ -100,6 +102,7 @@ def sign(
 @token.command()
 @_TOKEN
 @_JSON
+@log_options
 def show(token: str, *, as_json: bool) -> None:
     """Print what TOKEN claims. Neither its signature nor its times are checked.
 
@@ -120,6 +123,7 @@ def show(token: str, *, as_json: bool) -> None:
 @_TOKEN
 @_JSON
 @_with_keys
+@log_options
 def verify(auth: pb.KeyedAuth, token: str, capabilities: Iterable[str], *, as_json: bool) -> None:
     """Check TOKEN as brokers and members do, and print what it claims.
 
