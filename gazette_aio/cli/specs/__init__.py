@@ -1,4 +1,4 @@
-"""Files of specs, and their editing.
+"""Specs of journals and of shards: how commands choose, list, apply and edit them.
 
 It may import `cli.shell`.
 """
