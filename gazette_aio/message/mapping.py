@@ -19,6 +19,7 @@ P = ParamSpec("P")
 Target = tuple[str, str]
 """Journal name and content type."""
 Mapping = Callable[[T], Target | Awaitable[Target]]
+"""Returns the journal of a message, and its content type: a plain or async function."""
 PartitionsFunc = Callable[[], pb.ListResponse | None]
 """Returns the listed partitions, or None if they're not known yet.
 
