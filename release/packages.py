@@ -71,7 +71,9 @@ def build_without_cargo(sdist: Path, python: Path, directory: Path) -> Path:
         compiled = [n for n in archive.getnames() if n.endswith((".so", ".dylib", "Cargo.lock"))]
     assert not compiled, f"the sdist has {compiled}"
     built = directory / "plain"
-    command = (python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, sdist)
+    # Without the cache, which would give a wheel of an earlier sdist of this path.
+    quiet = ("--quiet", "--no-deps", "--no-cache-dir")
+    command = (python, "-m", "pip", "wheel", *quiet, "--wheel-dir", built, sdist)
     run(*command, directory=directory, PATH=str(python.parent))
     (wheel,) = built.glob("*.whl")
     return wheel

@@ -14,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 """Its programs are run where Spark is."""
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {SPARK_PAGE})]
-FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
     return [
-        Block(page, text.count("\n", 0, match.start()) + 2, match[1], match[2])
+        Block(page, text.count("\n", 0, match.start()) + 2, match[2], textwrap.dedent(match[3]))
         for match in FENCE.finditer(text)
     ]
 
@@ -146,19 +147,22 @@ def parse_commands(block: Block) -> None:
     lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
     assert lines, f"{block}: no commands"
     for line in lines:
-        last, _, written = line.rpartition(" | ")[2].removesuffix(" &").partition(" > ")
+        piped, _, written = line.removesuffix(" &").partition(" > ")
         if written:
             Path(written).touch()  # Later commands may require it.
-        name, *args = shlex.split(last.partition(" < ")[0])
-        if name == "make":
-            continue
-        if name == "gazette-aio":
-            command: click.Command | None = cli
-            while isinstance(command, click.Group):
-                command = command.get_command(click.Context(command), args.pop(0))
-            assert command is not None, f"{block}: {line}"
-            with command.make_context("documented", args):  # Closes what it opens.
-                pass
+        for each in piped.split(" | "):
+            name, *args = shlex.split(each.partition(" < ")[0])
+            if name == "gazette-aio":
+                parse_command(args, f"{block}: {line}")
+
+
+def parse_command(args: list[str], place: str) -> None:
+    command: click.Command | None = cli
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), args.pop(0))
+    assert command is not None, place
+    with command.make_context("documented", args):  # Closes what it opens.
+        pass
 
 
 def test_pages_have_blocks():
