@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
-
-from anyio import CapacityLimiter
-from anyio.lowlevel import RunVar
-from anyio.to_thread import run_sync
+import weakref
+from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 
 from gazette_aio.aio.finish import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from anyio import CapacityLimiter
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_limiter: RunVar[CapacityLimiter] = RunVar("gazette_aio.aio.threads")
-"""Limit of the concurrent calls of an event loop."""
+_limiters: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Limits of the concurrent calls of event loops."""
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -31,9 +32,12 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     Cancellation: safe — raised after the call has returned, so that nothing outlives the caller.
     The result of the call is dropped. A call that hasn't begun is never made.
     """
+    # Imported only here: many programs never need it, and importing it takes a while.
+    from anyio import to_thread  # noqa: PLC0415
+
     call = _Call(functools.partial(function, *args, **kwargs))
     try:
-        return await run_sync(call.run, limiter=_threads())
+        return await to_thread.run_sync(call.run, limiter=_threads())
     except asyncio.CancelledError:
         # Native cancellation bypasses the shield of anyio, and leaves the thread running.
         await call.over()
@@ -86,9 +90,9 @@ class _Call(Generic[T]):
 
 
 def _threads() -> CapacityLimiter:
-    try:
-        return _limiter.get()
-    except LookupError:
-        limiter = CapacityLimiter(min(32, (os.cpu_count() or 1) + 4))
-        _limiter.set(limiter)
-        return limiter
+    loop = asyncio.get_running_loop()
+    if (limiter := _limiters.get(loop)) is None:
+        from anyio import CapacityLimiter  # noqa: PLC0415 - As above.
+
+        limiter = _limiters[loop] = CapacityLimiter(min(32, (os.cpu_count() or 1) + 4))
+    return limiter
