@@ -93,21 +93,6 @@ async def test_the_lock_is_fair() -> None:
     assert not lock.held
 
 
-async def test_a_lock_which_is_handed_to_the_dying_is_passed_on() -> None:
-    lock = FIFOBudget(1)
-    assert lock.try_acquire()
-    first, second = (asyncio.create_task(lock.acquire()) for _ in range(2))
-    await asyncio.sleep(0)
-    lock.release()
-    first.cancel()
-    await asyncio.wait((first,))
-    assert first.cancelled()
-    await asyncio.wait_for(second, 60)
-    assert lock.held
-    lock.release()
-    assert not lock.held
-
-
 async def test_leaving_the_line() -> None:
     lock = FIFOBudget(1)
     assert lock.try_acquire()

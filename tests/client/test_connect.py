@@ -6,7 +6,6 @@ import datetime as dt
 import gc
 import inspect
 import logging
-import os
 import sys
 import threading
 import time
@@ -17,7 +16,6 @@ from typing import Any
 import grpc
 import pytest
 
-import gazette_aio.client
 import gazette_aio.protocol as pb
 from gazette_aio.client import (
     ClientOptions,
@@ -97,16 +95,6 @@ async def test_a_broker_that_comes_up_late() -> None:
         assert client.status().connection == "ready"
     await broker.aclose()
     assert client.status().connection == "closed"
-
-
-async def test_unix_sockets(tmp_path: Path) -> None:
-    broker = StubBroker()
-    await broker.start(f"unix:{tmp_path}/socket")
-    assert broker.endpoint == f"unix://localhost{tmp_path}/socket"
-    broker.list_handler = lambda request: listing("a/one")
-    async with connect(broker.endpoint) as client:
-        assert len((await client.list()).journals) == 1
-    await broker.aclose()
 
 
 async def test_a_broker_which_goes_away_is_not_waited_for(
@@ -330,27 +318,6 @@ async def test_expired_tokens_are_renewed(broker: StubBroker, instant: RetryPoli
     ]
 
 
-async def test_tokens_which_stay_invalid_end_a_read(
-    broker: StubBroker, instant: RetryPolicy
-) -> None:
-    async def refuse(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
-        if broker.metadata:
-            raise StubError(grpc.StatusCode.UNAUTHENTICATED, "no")
-        yield metadata(0)
-
-    broker.read_handler = refuse
-    async with (
-        connect(broker.endpoint, auth=lambda: "token", retry=instant) as client,
-        client.read(JOURNAL, block=True) as reader,
-    ):
-        with pytest.raises(
-            pb.TransportError, match=f"UNAUTHENTICATED: broker {broker.endpoint}: no"
-        ) as raised:
-            await reader.read()
-    assert raised.value.attempt == 2
-    assert len(broker.metadata) == 3
-
-
 def test_authorization_by_the_environment() -> None:
     assert isinstance(auth_from_environment({}), pb.NoopAuth)
     assert isinstance(auth_from_environment({"BROKER_AUTH_TOKEN": "token"}), pb.BearerAuth)
@@ -409,21 +376,6 @@ async def test_it_belongs_to_one_event_loop(broker: StubBroker, client: JournalC
     await asyncio.to_thread(thread.join)
     assert len(errors) == 3
     assert all("belongs to another event loop" in str(error) for error in errors)
-
-
-async def test_it_belongs_to_one_process(
-    broker: StubBroker, client: JournalClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker.list_handler = lambda request: listing()
-    await client.list()
-    own = os.getpid()
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "getpid", lambda: own + 1)
-        with pytest.raises(RuntimeError, match="before this process was forked"):
-            await client.list()
-        with pytest.raises(RuntimeError, match="before this process was forked"):
-            await client.appends.start_append(JOURNAL)
-    await client.list()
 
 
 _FORKING = """
@@ -516,14 +468,6 @@ async def _collected(work: Awaitable[ClientContext]) -> ClientContext:
     return context
 
 
-async def test_closing_waits_for_appends(broker: StubBroker) -> None:
-    journals = MemoryJournals(broker)
-    async with connect(broker.endpoint) as client:
-        for number in range(100):
-            client.appends.try_append(JOURNAL, b"%02d" % number)
-    assert len(journals.contents[JOURNAL]) == 200
-
-
 @pytest.mark.parametrize("token", ["secret\n", "s\u00e9cret", None, b"secret"])
 async def test_what_is_not_a_token_is_not_sent(broker: StubBroker, token: object) -> None:
     source: Any = lambda: token  # noqa: E731
@@ -532,12 +476,6 @@ async def test_what_is_not_a_token_is_not_sent(broker: StubBroker, token: object
             await client.append(JOURNAL, b"content")
     assert "cret" not in str(raised.value)
     assert broker.metadata == []
-
-
-def test_public_names() -> None:
-    names = gazette_aio.client.__all__
-    assert names == sorted(set(names))
-    assert all(hasattr(gazette_aio.client, name) for name in names)
 
 
 def test_options_are_documented_and_checked() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import Appender, JournalClient, Reader, RetryPolicy, connect
-from gazette_aio.client.metrics import Metrics, NoMetrics
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import (
     JOURNAL,
@@ -156,15 +155,6 @@ async def test_of_a_fragment_file(
     assert counted.read_of_fragments == [(JOURNAL, "GZIP", 15)]
     assert counted.read == [(JOURNAL, 15)]
     await broker.read_requests.get()
-
-
-def test_no_metrics_are_metrics() -> None:
-    metrics: Metrics = NoMetrics()
-    metrics.append_bytes(JOURNAL, 1)
-    metrics.read_bytes(JOURNAL, 1)
-    metrics.fragment_open(JOURNAL, "NONE", 1, None)
-    metrics.read_fragment_bytes(JOURNAL, "NONE", 1)
-    metrics.discard_fragment_bytes(JOURNAL, "NONE", 1)
 
 
 @pytest.mark.parametrize("package", ["gazette_aio", "gazette_aio.client", "gazette_aio.contrib"])

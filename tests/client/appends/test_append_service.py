@@ -251,30 +251,11 @@ async def test_cancelling_the_service(
     await eventually(lambda: broker.open_rpcs == 0)
 
 
-async def test_a_service_which_is_cancelled_fails_dependents(
-    journals: MemoryJournals, client: JournalClient, broker: StubBroker
-) -> None:
-    journals.gate.clear()
-    async with AppendService(client) as one, AppendService(client) as two:
-        first = await write(one, JOURNAL, b"first")
-        await eventually(lambda: journals.begun)
-        dependent = await write(two, OTHER, b"dependent", {first})
-        one.cancel()
-        with pytest.raises(pb.DependencyError, match=r"^dependency failed: CANCELLED"):
-            await dependent
-        assert isinstance(dependent.exception().__cause__, pb.TransportError)  # type: ignore[union-attr]
-    journals.gate.set()
-    await eventually(lambda: broker.open_rpcs == 0)
-
-
 @pytest.mark.parametrize(
     ("status", "text", "error"),
     [
         (pb.Status.FRAGMENT_STORE_UNHEALTHY, "no disk", pb.FragmentStoreUnhealthyError),
-        (pb.Status.INDEX_HAS_GREATER_OFFSET, "", pb.IndexHasGreaterOffsetError),
-        (pb.Status.NOT_ALLOWED, "", pb.NotAllowedError),
         (pb.Status.JOURNAL_NOT_FOUND, "", pb.JournalNotFoundError),
-        (pb.Status.WRONG_APPEND_OFFSET, "", pb.WrongAppendOffsetError),
         (pb.Status.REGISTER_MISMATCH, "", pb.RegisterMismatchError),
     ],
 )
@@ -335,33 +316,6 @@ async def test_appends_are_given_up(
     for journal, error in (log, pb.JournalNotFoundError), (owned, pb.RegisterMismatchError):
         with pytest.raises(error):
             await (await write(service, journal, b"again"))
-
-
-async def test_waiting_to_be_fenced_off(journals: MemoryJournals, client: JournalClient) -> None:
-    """A policy may retry what would be final, if the request checks registers."""
-    policy = RetryPolicy(backoff=lambda attempt: 0.0, retry_check_registers=True)
-    selector = pb.LabelSelector(include=pb.label_set("owner", "me"))
-    async with AppendService(client, retry_policy=policy) as service:
-        journals.failures = [refused(pb.Status.REGISTER_MISMATCH)] * 7
-        await (
-            await write(
-                service, pb.AppendRequest(journal=JOURNAL, check_registers=selector), b"mine"
-            )
-        )
-        journals.failures = [refused(pb.Status.REGISTER_MISMATCH)]
-        with pytest.raises(pb.RegisterMismatchError):
-            await (await write(service, OTHER, b"plain"))
-    assert journals.begun == 9
-
-
-async def test_codes_which_look_permanent(journals: MemoryJournals, service: AppendService) -> None:
-    no = StubError(grpc.StatusCode.UNAUTHENTICATED, "no")
-    journals.failures = [no] * 3
-    await (await write(service, JOURNAL, b"content"))
-    journals.failures = [no] * 4
-    with pytest.raises(pb.TransportError, match="UNAUTHENTICATED: broker") as raised:
-        await (await write(service, JOURNAL, b"content"))
-    assert raised.value.attempt == 3
 
 
 async def test_order_along_a_cycle_of_dependencies(
@@ -464,23 +418,6 @@ async def test_an_empty_append_is_a_barrier(
     assert quick is not None
     await quick
     assert journals.begun == 2
-
-
-async def test_cancelling_who_awaits(journals: MemoryJournals, service: AppendService) -> None:
-    journals.gate.clear()
-    append = await write(service, JOURNAL, b"content")
-
-    async def observe() -> pb.AppendResponse:
-        return await append
-
-    one, two = asyncio.create_task(observe()), asyncio.create_task(observe())
-    await eventually(lambda: journals.begun)
-    one.cancel()
-    await asyncio.wait((one,))
-    assert one.cancelled()
-    assert not append.done()
-    journals.gate.set()
-    assert (await two).commit.end == 7
 
 
 async def test_failures_nobody_awaits_are_quiet(
@@ -640,36 +577,6 @@ async def test_failed_appends_need_no_memory(
 
 
 @pytest.mark.usefixtures("no_memory")
-async def test_large_content_is_spooled(journals: MemoryJournals, service: AppendService) -> None:
-    journals.failures = [UNAVAILABLE]
-    journals.gate.clear()
-    await write(service, JOURNAL, b"first")
-    await eventually(lambda: journals.begun)
-    expected = b"first"
-    latest: AsyncAppend | None = None
-    for number in range(40):
-        piece = bytes([number]) * (100_000 + number)
-        expected += piece
-        latest = await write(service, JOURNAL, piece)
-        if number % 10 == 0:
-            dropped = await service.start_append(JOURNAL)
-            dropped.write(b"dropped" * 100_000)
-            await dropped.drain()
-            dropped.write(b"dropped")
-            dropped.require(OSError("no"))
-            with pytest.raises(OSError, match="no"):
-                dropped.release()
-    assert latest is not None
-    batch = latest.batch
-    assert batch.buffer.length == len(expected) - 5
-    assert batch.buffer.tail_bytes < 2 << 20
-    assert batch.buffer.filed > 1 << 20
-    journals.gate.set()
-    await service.flush()
-    assert journals.contents[JOURNAL] == expected
-
-
-@pytest.mark.usefixtures("no_memory")
 async def test_a_full_disk_only_delays(
     journals: MemoryJournals, service: AppendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -764,13 +671,13 @@ async def test_journals_without_pending_appends_cost_nothing(
     journals: MemoryJournals, service: AppendService
 ) -> None:
     before = len(asyncio.all_tasks())
-    for number in range(1000):
+    for number in range(100):
         service.try_append(f"many/{number:04}", b"content")
-    assert service.status().journals == 1000
+    assert service.status().journals == 100
     await service.flush()
     await eventually(lambda: service.status().journals == 0)
     await eventually(lambda: len(asyncio.all_tasks()) <= before)  # Those of the broker end, too.
-    assert len(journals.contents) == 1000
+    assert len(journals.contents) == 100
 
 
 async def test_an_unclosed_service_warns(journals: MemoryJournals, client: JournalClient) -> None:

@@ -257,30 +257,10 @@ async def test_kept_errors_keep_no_connection(
     [
         (pb.Status.JOURNAL_NOT_FOUND, "", pb.JournalNotFoundError, "JOURNAL_NOT_FOUND"),
         (
-            pb.Status.NOT_JOURNAL_PRIMARY_BROKER,
-            "",
-            pb.NotJournalPrimaryBrokerError,
-            "NOT_JOURNAL_PRIMARY_BROKER",
-        ),
-        (pb.Status.WRONG_APPEND_OFFSET, "", pb.WrongAppendOffsetError, "WRONG_APPEND_OFFSET"),
-        (
             pb.Status.FRAGMENT_STORE_UNHEALTHY,
             "s3: connection timeout",
             pb.FragmentStoreUnhealthyError,
             "s3: connection timeout: FRAGMENT_STORE_UNHEALTHY",
-        ),
-        (
-            pb.Status.INDEX_HAS_GREATER_OFFSET,
-            "",
-            pb.IndexHasGreaterOffsetError,
-            "INDEX_HAS_GREATER_OFFSET",
-        ),
-        (pb.Status.NOT_ALLOWED, "", pb.NotAllowedError, "NOT_ALLOWED"),
-        (
-            pb.Status.OFFSET_NOT_YET_AVAILABLE,
-            "",
-            pb.OffsetNotYetAvailableError,
-            "OFFSET_NOT_YET_AVAILABLE",
         ),
     ],
 )
@@ -401,29 +381,6 @@ async def test_append_raises_what_will_not_pass(
     assert journals.begun == 1
 
 
-async def test_append_may_wait_for_a_new_journal(broker: StubBroker, client: JournalClient) -> None:
-    journals = MemoryJournals(broker)
-    policy = RetryPolicy(backoff=lambda attempt: 0.0, retry_not_found=True)
-    journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND) for _ in range(4)]
-    await client.append(JOURNAL, b"content", retry_policy=policy)
-    journals.failures = [refused(pb.Status.JOURNAL_NOT_FOUND) for _ in range(5)]
-    with pytest.raises(pb.JournalNotFoundError):
-        await client.append(JOURNAL, b"content", retry_policy=policy)
-    assert journals.contents[JOURNAL] == b"content"
-
-
-async def test_masked_statuses_are_retried_a_few_times(
-    broker: StubBroker, client: JournalClient
-) -> None:
-    journals = MemoryJournals(broker)
-    masked = StubError(grpc.StatusCode.INTERNAL, "Internal error from Core")
-    journals.failures = [masked] * 5
-    with pytest.raises(pb.TransportError, match="Internal error from Core") as raised:
-        await client.append(JOURNAL, b"content")
-    assert raised.value.attempt == 4
-    assert raised.value.retryable
-
-
 async def test_content_comes_from_the_start_again(
     broker: StubBroker, client: JournalClient
 ) -> None:
@@ -458,12 +415,6 @@ async def test_failing_content_rolls_back(broker: StubBroker, client: JournalCli
         await client.append(JOURNAL, b"first", fail)
     assert journals.contents == {}
 
-    def own_error() -> list[bytes]:
-        raise pb.TransportError("UNAVAILABLE", "the source's own")
-
-    with pytest.raises(pb.TransportError, match="the source's own"):
-        await client.append(JOURNAL, own_error)
-
 
 async def test_append_without_content_returns_the_head(
     broker: StubBroker, client: JournalClient
@@ -471,17 +422,6 @@ async def test_append_without_content_returns_the_head(
     MemoryJournals(broker).contents[JOURNAL] = bytearray(b"content")
     response = await client.append(JOURNAL)
     assert (response.commit.begin, response.commit.end) == (7, 7)
-
-
-async def test_time_outs_are_those_of_asyncio(broker: StubBroker, client: JournalClient) -> None:
-    journals = MemoryJournals(broker)
-    journals.gate.clear()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.02):
-            await client.append(JOURNAL, b"content")
-    journals.gate.set()
-    await eventually(lambda: broker.open_rpcs == 0)
-    assert journals.contents in ({}, {JOURNAL: b"content"})
 
 
 async def test_an_undecodable_response(broker: StubBroker, client: JournalClient) -> None:
