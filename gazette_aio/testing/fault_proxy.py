@@ -169,7 +169,7 @@ class FaultProxy(Owner):
             way.changed.set()
 
     def cut_after(self, count: int, direction: Direction = Direction.BOTH) -> None:
-        """Reset all connections once, after `count` bytes have passed in a direction."""
+        """End all connections once, after `count` bytes have passed in a direction."""
         for way in self._chosen(direction):
             way.bytes_left = count
             way.changed.set()

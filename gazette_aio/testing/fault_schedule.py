@@ -38,7 +38,7 @@ class FaultKind(enum.Enum):
     DELAY = "delay"
     """Bytes are delayed, for a while."""
     CUT_AFTER = "cut after"
-    """Connections are reset after a number of bytes."""
+    """Connections end after a number of bytes, which arrive."""
     REFUSE = "refuse"
     """Connections are reset, and new connections are refused, for a while."""
 

@@ -7,7 +7,7 @@ import math
 import shlex
 import ssl
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol import consumer as pc
@@ -26,6 +26,7 @@ _INSTALL_NATIVE: Final = (
     "`pip install --force-reinstall --no-deps --no-cache-dir gazette-aio`, "
     "or `make core` in a clone"
 )
+_NOT_ALLOWED: Final = "the token doesn't allow to list: ask for one that does"
 NO_GRPC: Final = "something answers the port, but not gRPC: check proxies, and http or https"
 _NO_STORE_CHECKS: Final = {
     "UNIMPLEMENTED": "brokers before v0.101 don't check their stores: see their logs",
@@ -76,44 +77,57 @@ def newer_source(package: Path) -> Path | None:
     return next((source for source in sources if source.stat().st_mtime > built), None)
 
 
-def resolution_failure(host: str, variable: str) -> Finding:
-    """Return the finding of a host name that doesn't resolve."""
-    remedy = f"check the spelling of ${variable}, and DNS; containers may need the service's name"
-    return Finding("DNS", "failed", f"{host!r} doesn't resolve", remedy)
+Stage: TypeAlias = Literal["DNS", "connection", "TLS"]
+
+_NETWORK: Final[tuple[tuple[Stage, type[OSError], str], ...]] = (
+    (
+        "DNS",
+        OSError,
+        "check the spelling of ${peer}_ADDRESS, and DNS; containers may need the service's name",
+    ),
+    (
+        "connection",
+        ConnectionRefusedError,
+        "nobody listens on this port: check the port, and that the server runs",
+    ),
+    ("connection", TimeoutError, "check firewalls, security groups and the network"),
+    ("connection", OSError, "check the address and the network"),
+    (
+        "TLS",
+        ssl.SSLCertVerificationError,
+        "name the authority by ${peer}_TRUSTED_CA_FILE, or fix the certificate's name",
+    ),
+    ("TLS", OSError, "the server may want a client certificate: ${peer}_CERT_FILE"),
+)
+"""Remedies by stages and errors of a connection. The first row that fits counts."""
 
 
-def connection_failure(host: str, port: int, error: OSError) -> Finding:
-    """Return the finding of a port that can't be connected to."""
-    match error:
-        case ConnectionRefusedError():
-            remedy = "nobody listens on this port: check the port, and that the server runs"
-        case TimeoutError():
-            remedy = "no answer: check firewalls, security groups and the network"
-        case _:
-            remedy = "check the address and the network"
-    detail = f"{host}:{port}: {reason_of(error)}"
-    return Finding("connection", "failed", detail, remedy)
+def network_failure(peer: str, place: str, stage: Stage, error: OSError) -> Finding:
+    """Return the finding of a server that can't be connected to.
+
+    Args:
+        peer: `broker` or `consumer`.
+        place: Host and port.
+        stage: What has failed.
+        error: Its error.
+    """
+    rows = (text for of, kind, text in _NETWORK if of == stage and isinstance(error, kind))
+    remedy = next(rows).format(peer=peer.upper())
+    if "WRONG_VERSION_NUMBER" in str(error):
+        remedy = "the server doesn't speak TLS: use http:// in the address"
+    return Finding(stage, "failed", f"{place}: {reason_of(error)}", remedy)
 
 
 def reason_of(error: OSError) -> str:
     """Return why a connection failed."""
-    if isinstance(error, ConnectionRefusedError):
-        # asyncio's text repeats the address instead.
-        return "Connection refused"
-    return error.strerror or str(error) or "no answer"
-
-
-def tls_failure(error: OSError, variable: str) -> Finding:
-    """Return the finding of a TLS handshake that failed."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        remedy = f"name the authority by ${variable}_TRUSTED_CA_FILE, or fix the certificate's name"
-        return Finding("TLS", "failed", error.verify_message or str(error), remedy)
-    if isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
-        return Finding(
-            "TLS", "failed", "the server doesn't speak TLS", "use http:// in the address"
-        )
-    remedy = f"the server may want a client certificate: ${variable}_CERT_FILE"
-    return Finding("TLS", "failed", str(error) or type(error).__name__, remedy)
+    match error:
+        case ConnectionRefusedError():
+            # asyncio's text repeats the address instead.
+            return "Connection refused"
+        case ssl.SSLCertVerificationError():
+            return error.verify_message or str(error)
+        case _:
+            return error.strerror or str(error) or "no answer"
 
 
 def certificate_finding(not_after: str, now: float) -> Finding:
@@ -212,26 +226,30 @@ def _errors_of(shard: pc.ListResponse.Shard) -> list[str]:
     return [" ".join(text.split()) for text in texts]
 
 
-def rpc_failure(peer: str, error: pb.GazetteError, *, has_token: bool) -> Finding:
+def rpc_failure(peer: str, error: pb.GazetteError, *, given: str) -> Finding:
     """Return the finding of an RPC that failed.
 
     Args:
         peer: `broker` or `consumer`.
         error: Error of the RPC.
-        has_token: Whether the request had a token.
+        given: `KEYS` or `TOKEN`, as the command has either; or empty.
     """
-    prefix = peer.upper()
+    prefix = f"${peer.upper()}_AUTH"
     code = error.code if isinstance(error, pb.TransportError) else ""
     detail = " ".join(str(error).split())
     match code:
-        case "UNAUTHENTICATED" if "expired" in detail:
-            remedy = "the token has expired: ask for a new one, and compare clocks"
-        case "UNAUTHENTICATED" if has_token:
-            remedy = f"${prefix}_AUTH_KEYS differs from the server's keys, or clocks differ"
-        case "UNAUTHENTICATED":
-            remedy = f"set ${prefix}_AUTH_KEYS or ${prefix}_AUTH_TOKEN"
         case "PERMISSION_DENIED":
-            remedy = "the token doesn't allow to list: ask for one that does"
+            remedy = _NOT_ALLOWED
+        case "UNAUTHENTICATED" if "missing required" in detail:
+            remedy = _NOT_ALLOWED
+        case "UNAUTHENTICATED" if "expired" in detail and given == "TOKEN":
+            remedy = f"{prefix}_TOKEN has expired: ask for a new token, or compare clocks"
+        case "UNAUTHENTICATED" if given == "TOKEN":
+            remedy = f"{prefix}_TOKEN isn't a token of the server's keys: ask for a new token"
+        case "UNAUTHENTICATED" if given:
+            remedy = f"{prefix}_KEYS differs from the server's keys, or clocks differ"
+        case "UNAUTHENTICATED":
+            remedy = f"set {prefix}_KEYS or {prefix}_TOKEN"
         case "UNAVAILABLE":
             remedy = NO_GRPC
         case _:

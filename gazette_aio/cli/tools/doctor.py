@@ -81,9 +81,12 @@ def doctor(
             ("CHECK", "RESULT", "DETAIL"), [(f.check, f.result, f.detail) for f in findings]
         )
         for each in findings:
-            if each.remedy:
+            if each.result in {"failed", "warning"}:
+                # The table of a narrow terminal has only some of it.
                 print_line()
-                print_line(f"{each.check}: {each.remedy}.")
+                print_line(f"{each.check}: {each.detail}")
+                if each.remedy:
+                    print_line(f"  {each.remedy}.")
     failed = dict.fromkeys(each.check for each in findings if each.result == "failed")
     if failed:
         raise CommandError(f"failed: {', '.join(failed)}")
@@ -157,8 +160,8 @@ async def _examine_server(
     except InputError as error:
         return [*findings, Finding("token", "failed", str(error), "keys are base64, by commas")]
     except pb.GazetteError as error:
-        has_token = bool(settings.auth_keys or settings.auth_token)
-        return [*findings, diagnosis.rpc_failure(peer, error, has_token=has_token)]
+        given = "KEYS" if settings.auth_keys else "TOKEN" if settings.auth_token else ""
+        return [*findings, diagnosis.rpc_failure(peer, error, given=given)]
     except CommandError as error:
         remedy = diagnosis.NO_GRPC
         if isinstance(error, WrongServerError):
@@ -176,26 +179,25 @@ async def _examine_server(
 
 async def _examine_port(settings: ClientSettings) -> list[Finding]:
     """Return findings, of which that of clocks is the last if requests can be tried."""
-    address, prefix = settings.address, settings.peer.upper()
+    peer, address = settings.peer, settings.address
     url = urlsplit(address)
-    host, port = url.hostname or "", url.port or PORTS.get(url.scheme, 0)
+    place = f"{url.hostname}:{url.port or PORTS.get(url.scheme, 0)}"
+    findings: list[Finding] = []
+    context: ssl.SSLContext | None = None
+    stage: diagnosis.Stage = "connection"
     try:
         (await dial(address))[1].close()
-    except socket.gaierror:
-        return [diagnosis.resolution_failure(host, f"{prefix}_ADDRESS")]
-    except OSError as error:
-        return [diagnosis.connection_failure(host, port, error)]
-    findings = [Finding("connection", "ok", f"{host}:{port}")]
-    context: ssl.SSLContext | None = None
-    if url.scheme == "https":
-        try:
+        findings.append(Finding("connection", "ok", place))
+        if url.scheme == "https":
+            stage = "TLS"
             context = _tls_context(settings)
             _, writer = await dial(address, context)
-        except OSError as error:
-            return [*findings, diagnosis.tls_failure(error, prefix)]
-        certificate = writer.get_extra_info("peercert")
-        writer.close()
-        findings.append(diagnosis.certificate_finding(certificate["notAfter"], time.time()))
+            certificate = writer.get_extra_info("peercert")
+            writer.close()
+            findings.append(diagnosis.certificate_finding(certificate["notAfter"], time.time()))
+    except OSError as error:
+        stage = "DNS" if isinstance(error, socket.gaierror) else stage
+        return [*findings, diagnosis.network_failure(peer, place, stage, error)]
     try:
         date, _ = await get(address, "/debug/ready", context)
     except OSError:
