@@ -31,6 +31,8 @@ SPARK_PAGE = ROOT / "docs" / "spark.md"
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {SPARK_PAGE})]
 FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
+SAVED = re.compile(r"[Ss]ave\s+(?:it|this)\s+as\s+`(\w+\.py)`")
+
 
 @dataclasses.dataclass(frozen=True)
 class Block:
@@ -38,6 +40,8 @@ class Block:
     line: int
     language: str
     text: str
+    file: str
+    """Name by which the page says to save it, or empty."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -46,7 +50,13 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
     return [
-        Block(page, text.count("\n", 0, match.start()) + 2, match[2], textwrap.dedent(match[3]))
+        Block(
+            page,
+            text.count("\n", 0, match.start()) + 2,
+            match[2],
+            textwrap.dedent(match[3]),
+            "".join(SAVED.findall(text[: match.start()].rstrip().rpartition("\n\n")[2])[-1:]),
+        )
         for match in FENCE.finditer(text)
     ]
 
@@ -80,6 +90,9 @@ def test_blocks_of(page, endpoint, monkeypatch, tmp_path, capsys):
 def check_page(page, endpoint, monkeypatch, tmp_path):
     monkeypatch.setenv("BROKER_ADDRESS", endpoint)
     blocks = blocks_of(page)
+    for block in blocks:
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)  # A test may import it.
     run_tests([block for block in blocks if is_test(block)], tmp_path)
     for block in blocks:
         match block.language:
