@@ -111,7 +111,7 @@ def network_failure(peer: str, place: str, stage: Stage, error: OSError) -> Find
         stage: What has failed.
         error: Its error.
     """
-    rows = (text for of, kind, text in _NETWORK if of == stage and isinstance(error, kind))
+    rows = (text for of, kind, text in _NETWORK if of == stage and kind in type(error).mro())
     remedy = next(rows).format(peer=peer.upper())
     if "WRONG_VERSION_NUMBER" in str(error):
         remedy = "the server doesn't speak TLS: use http:// in the address"
