@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
+from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores import SQLStore
 from gazette_aio.protocol.errors import FencedError
 from gazette_aio.testing import StubShard
@@ -32,14 +32,6 @@ async def commit_forever(store: SQLStore, shard: StubShard) -> None:
         say(f"committed {number}")
 
 
-async def hang(store: SQLStore, shard: StubShard) -> None:
-    """Have a commit wait for a dependency that never completes."""
-    await write(store, shard.id, "state 9")
-    commit = store.start_commit(shard, checkpoint_at(9), [AsyncOperation()])
-    say("hangs")
-    await commit
-
-
 async def race(store: SQLStore, shard: StubShard) -> None:
     """Commit once everybody has restored the checkpoint."""
     say("restored")
@@ -59,7 +51,7 @@ async def main() -> None:
     db = engine(url)
     store = SQLStore(db)
     await store.restore_checkpoint(shard)
-    programs = {"commit_forever": commit_forever, "hang": hang, "race": race}
+    programs = {"commit_forever": commit_forever, "race": race}
     await programs[program](store, shard)
     await store.destroy()
     await db.dispose()

@@ -21,9 +21,10 @@ from gazette_aio.consumer.stores import (
 )
 from gazette_aio.consumer.stores.commits import Commits
 from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import FencedError
-from gazette_aio.testing import ErrorStore, check_store
+from gazette_aio.protocol.errors import DependencyError, FencedError
+from gazette_aio.testing import ErrorStore, StubShard, check_store
 from tests.consumer.stores import databases
+from tests.consumer.stores.databases import checkpoint_at
 
 State = dict[str, str]
 
@@ -40,6 +41,31 @@ def read(store: Any) -> str | None:
 async def test_memory_store() -> None:
     database = MemoryDatabase()
     await check_store(lambda _: MemoryStore({}, database), write=write, read=read)
+
+
+async def test_a_commit_fails_with_its_first_failing_dependency() -> None:
+    store, shard = MemoryStore(0), StubShard("a-shard")
+    await store.restore_checkpoint(shard)
+    pending, failing = AsyncOperation(), AsyncOperation()
+    commit = store.start_commit(shard, checkpoint_at(1), [pending, failing])
+    failing.resolve(OSError("no space"))
+    with pytest.raises(DependencyError, match="dependency failed: no space"):
+        await commit
+    assert not pending.done()
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    with pytest.raises(DependencyError, match="it was cancelled"):
+        await store.start_commit(shard, checkpoint_at(1), [cancelled])  # type: ignore[list-item]
+    assert await store.restore_checkpoint(shard) == Checkpoint()
+
+
+async def test_stores_without_a_database_are_alone() -> None:
+    shard = StubShard("a-shard")
+    store = MemoryStore([1])
+    await store.restore_checkpoint(shard)
+    await store.start_commit(shard, checkpoint_at(1), ())
+    assert await MemoryStore([1]).restore_checkpoint(shard) == Checkpoint()
+    assert "fence=1" in repr(store)
 
 
 async def test_json_file_store(tmp_path: Path) -> None:

@@ -88,18 +88,6 @@ async def test_states_with_a_codec(tmp_path: Path) -> None:
         await restored(tmp_path, [])
 
 
-async def test_the_state_is_encoded_at_once(tmp_path: Path) -> None:
-    shard, state = StubShard("a-shard"), {"a": 1}
-    store = JSONFileStore(None, state, directory=tmp_path)
-    await store.restore_checkpoint(shard)
-    dependency = AsyncOperation()
-    commit = store.start_commit(shard, checkpoint_at(1), [dependency])
-    state["a"] = 2
-    dependency.resolve()
-    await commit
-    assert (await restored(tmp_path, {}))[0] == {"a": 1}
-
-
 async def test_errors_name_their_step(tmp_path: Path) -> None:
     shard = StubShard("a-shard")
     store: JSONFileStore[Any] = JSONFileStore(None, {}, directory=tmp_path)

@@ -20,8 +20,7 @@ from gazette_aio.consumer.stores import JSONFileStore, RocksDBStore, SQLiteStore
 from gazette_aio.consumer.stores.rocksdb.store import FLUSHED_LOG_BYTES
 from gazette_aio.message import json_adapter
 from gazette_aio.protocol import consumer as pc
-from gazette_aio.protocol.consumer import Checkpoint
-from gazette_aio.protocol.errors import DependencyError, FencedError, StoreError
+from gazette_aio.protocol.errors import StoreError
 from gazette_aio.protocol.recoverylog import FSMHints
 from gazette_aio.testing import (
     StubShard,
@@ -131,7 +130,6 @@ async def take_over(
     return Owner(kind.make(recorder), recorder)
 
 
-@pytest.mark.slow
 async def test_check_store(client: JournalClient, tmp_path: Path, kind: Kind) -> None:
     logs: dict[str, int] = {}
 
@@ -147,40 +145,6 @@ async def test_check_store(client: JournalClient, tmp_path: Path, kind: Kind) ->
         write=lambda owner, value: kind.put(owner.store, "key", value),
         read=lambda owner: kind.get(owner.store, "key"),
     )
-
-
-async def test_a_state_moves_by_its_log(client: JournalClient, tmp_path: Path, kind: Kind) -> None:
-    log, shard = "recovery/a-shard", StubShard("a-shard")
-    await create_log(client, log)
-    former = await take_over(client, log, tmp_path / "one", kind)
-    assert await former.restore_checkpoint(shard) == Checkpoint()
-    for count in (1, 2, 3):
-        await kind.put(former.store, "count", str(count))
-        appended = AsyncOperation()
-        commit = former.start_commit(shard, checkpoint_at(count), [appended])
-        await kind.put(former.store, "count", "99")
-        appended.resolve()
-        await commit
-    hints = await former.recorder.build_hints()
-    owner = await take_over(client, log, tmp_path / "two", kind, hints)
-    assert await owner.restore_checkpoint(shard) == checkpoint_at(3)
-    assert await kind.get(owner.store, "count") == "3"
-
-    with pytest.raises(FencedError):
-        await former.start_commit(shard, checkpoint_at(4), ())
-    await kind.put(owner.store, "count", "5")
-    await owner.start_commit(shard, checkpoint_at(5), ())
-    failing = AsyncOperation()
-    commit = owner.start_commit(shard, checkpoint_at(6), [failing])
-    failing.resolve(OSError("no space"))
-    with pytest.raises(DependencyError):
-        await commit
-    third = await take_over(client, log, tmp_path / "three", kind)
-    assert await third.restore_checkpoint(shard) == checkpoint_at(5)
-    assert await kind.get(third.store, "count") == "5"
-    for each in (former, owner, third):
-        await each.destroy()
-        assert not each.store.directory.exists()
 
 
 async def test_a_commit_begins_while_tables_are_recorded_for_hints(

@@ -463,3 +463,20 @@ def test_a_database_below_the_directory(tmp_path: Path) -> None:
     recover(tmp_path / "two", recorder.content)
     with Rdict(str(tmp_path / "two" / "below"), default_options()) as db:
         assert db.get(b"key") == b"value"
+
+
+async def test_a_database_of_gazettes_own_store_whose_making_was_broken_off(tmp_path: Path) -> None:
+    """That store appends each operation by itself, and its log may end after any of them."""
+    recorder = MemoryRecorder(tmp_path / "one")
+    path = str(tmp_path / "one" / "000000.dbtmp")  # To be renamed to IDENTITY.
+    recorder.record_write_at(recorder.record_create(path), b"an identity", 0)
+    fsm, _ = recover(tmp_path / "two", recorder.content)
+    again = MemoryRecorder(tmp_path / "two", fsm, recorder.content, author=2)
+    async with opened(again) as store:
+        assert await store.restore_checkpoint(SHARD) == Checkpoint()
+        store.put(b"key", b"value")
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+    assert "/000000.dbtmp" not in again.links()
+    recover(tmp_path / "three", again.content)
+    with Rdict(str(tmp_path / "three"), RocksDBStore.default_options()) as db:
+        assert db.get(b"key") == b"value"

@@ -484,7 +484,7 @@ class Process:
 @pytest.mark.crash
 async def test_kills_amid_commits(db: AsyncEngine, database_url: str, shard: StubShard) -> None:
     latest = 0
-    for kill in range(6):
+    for kill in range(4):
         process = await Process.start("commit_forever", database_url, shard.id)
         lines = [await process.line() for _ in range(2 * kill + 1)]
         lines += await process.kill()
@@ -498,20 +498,7 @@ async def test_kills_amid_commits(db: AsyncEngine, database_url: str, shard: Stu
         assert await read(store, shard.id) == (f"state {offset}" if offset else None)
         await store.destroy()
         latest = offset
-    assert (await committed(db, shard) or (0,))[0] == 12
-
-
-@pytest.mark.crash
-async def test_a_kill_amid_a_commit_that_waits(
-    db: AsyncEngine, database_url: str, shard: StubShard
-) -> None:
-    process = await Process.start("hang", database_url, shard.id)
-    assert await process.line() == "hangs"
-    await process.kill()
-    store = SQLStore(db)
-    assert await store.restore_checkpoint(shard) == Checkpoint()
-    assert await read(store, shard.id) is None
-    await store.destroy()
+    assert (await committed(db, shard) or (0,))[0] == 8
 
 
 @pytest.mark.crash

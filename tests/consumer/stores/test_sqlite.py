@@ -29,8 +29,6 @@ from tests.consumer.stores.sqlite_stores import (
 from tests.consumer.stores.sqlite_workload import Workload
 
 RECOVERIES = extent.of(25, 500)
-COMMITS = extent.of(200, 2400)
-"""Of some 430 updates each."""
 THOUSANDS = extent.of(150, 1000)
 """Of updates."""
 
@@ -220,29 +218,6 @@ async def test_little_is_recorded_of_an_opening(tmp_path: Path) -> None:
         assert await store.restore_checkpoint(SHARD) == checkpoint_at(2)
         assert len(again.content) - len(content) < 64 << 10
         assert value_of(store, 1) == bytes(5 << 20)
-
-
-@pytest.mark.usefixtures("small")
-async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
-    """However many updates of few rows there were, and at any time."""
-    recorder = MemoryRecorder(tmp_path / "one")
-    most = 0.0
-    async with opened(recorder) as store:
-        await store.restore_checkpoint(SHARD)
-        for number in range(1, COMMITS + 1):
-            rows = [(key, b"%d " % number * 20) for key in range(number % 7, 3000, 7)]
-            store.db.executemany(PUT, rows)
-            await store.start_commit(SHARD, checkpoint_at(number), ())
-            played = played_bytes(recorder.hints(), recorder.calls[-1])
-            size = (tmp_path / "one/primary.db").stat().st_size
-            most = max(most, (played - (128 << 10)) / max(size, 64 << 10))
-        content, hints = recorder.content, recorder.hints()
-    assert len(content) > 15 * size
-    assert most <= 3
-    fsm, _ = recover(tmp_path / "two", content, hints)
-    again = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
-    async with opened(again) as store:
-        assert await store.restore_checkpoint(SHARD) == checkpoint_at(COMMITS)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import ConfigurationError, StoreError, UsageError
 from tests.consumer.stores.databases import checkpoint_at
 from tests.consumer.stores.memory_recorder import MemoryRecorder, recover
-from tests.consumer.stores.sqlite_stores import PUT, SCHEMA, SHARD, opened, value_of
+from tests.consumer.stores.sqlite_stores import PUT, SHARD, opened, value_of
 
 
 async def test_misuse(tmp_path: Path) -> None:
@@ -35,12 +35,6 @@ async def test_misuse(tmp_path: Path) -> None:
             _ = store.db
         with pytest.raises(StoreError, match="isn't open"):
             await store.start_commit(SHARD, Checkpoint(), ())
-    async with opened(directory=tmp_path / "open", schema="BEGIN; SELECT 1;") as store:
-        with pytest.raises(StoreError, match="leaves a transaction open"):
-            await store.open()
-    async with opened(directory=tmp_path / "wrong", schema="CREATE nothing") as store:
-        with pytest.raises(StoreError, match="syntax error"):
-            await store.open()
 
 
 async def test_the_database_of_another_store_is_refused(tmp_path: Path) -> None:
@@ -89,28 +83,6 @@ async def test_what_a_hook_cannot_do(tmp_path: Path) -> None:
         store.db.execute("ROLLBACK TO one")
         assert value_of(store, 1) == b"none"
         await store.start_commit(SHARD, checkpoint_at(1), ())
-
-
-async def test_a_recorded_database_is_not_opened_again_after_a_failure(tmp_path: Path) -> None:
-    """The files have changed since, which the log doesn't know."""
-    recorder = MemoryRecorder(tmp_path / "one")
-    async with opened(recorder) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.execute(PUT, (1, b"one"))
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-        content = recorder.content
-    fsm, _ = recover(tmp_path / "two", content)
-    recorder = MemoryRecorder(tmp_path / "two", fsm, content, author=2)
-    async with opened(recorder, schema=f"{SCHEMA}; CREATE nothing") as store:
-        with pytest.raises(StoreError, match="syntax error"):
-            await store.open()
-        with pytest.raises(StoreError, match=r"can't be used any longer: .*syntax error"):
-            await store.open()
-        content = recorder.content
-    fsm, _ = recover(tmp_path / "three", content)
-    async with opened(MemoryRecorder(tmp_path / "three", fsm, content, author=3)) as store:
-        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
-        assert value_of(store, 1) == b"one"
 
 
 @pytest.mark.parametrize("statements", ["COMMIT", "COMMIT; BEGIN"])

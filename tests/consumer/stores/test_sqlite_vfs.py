@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -17,7 +15,6 @@ import pytest
 
 from gazette_aio.consumer.stores.sqlite import databases
 from gazette_aio.consumer.stores.sqlite.databases import merged
-from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import StoreError
 from tests import extent
 from tests.consumer.recoverylog.player.logs import is_there
@@ -33,22 +30,6 @@ CREATE TABLE IF NOT EXISTS second.second (key INTEGER PRIMARY KEY, value BLOB);
 CREATE TABLE IF NOT EXISTS "a third".third (key INTEGER PRIMARY KEY, value BLOB);
 """
 TABLES = ("state", "second", "third")
-
-
-async def test_a_directory_of_this_machine(tmp_path: Path) -> None:
-    async with opened(directory=tmp_path, schema=THREE) as store:
-        assert await store.restore_checkpoint(SHARD) == Checkpoint()
-        for table in TABLES:
-            await store.execute(f"INSERT INTO {table} VALUES (1, ?)", (table,))
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-        await store.execute_many(PUT, [(1, b"none"), (2, b"two")])
-    async with opened(directory=tmp_path, schema=THREE) as store:
-        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
-        for table in TABLES:
-            assert await store.execute(f"SELECT * FROM {table}") == [(1, table)]
-        async with opened(directory=tmp_path) as other:
-            with pytest.raises(StoreError, match="opening the database: database is locked"):
-                await other.restore_checkpoint(SHARD)
 
 
 async def test_transactions_are_of_all_databases(tmp_path: Path) -> None:
@@ -223,28 +204,6 @@ async def test_schemas_that_fail(tmp_path: Path) -> None:
                 await store.open()
             with pytest.raises(StoreError, match="can't be used any longer"):
                 await store.open()
-
-
-async def test_a_write_that_failed_fails_the_commit(tmp_path: Path) -> None:
-    """Even if the hook went on: SQLite says that later statements were done."""
-    recorder = MemoryRecorder(tmp_path / "db")
-    async with opened(recorder, pragmas={"cache_size": 2}) as store:
-        await store.restore_checkpoint(SHARD)
-        store.db.execute(PUT, (1, b"one"))
-        await store.start_commit(SHARD, checkpoint_at(1), ())
-        before = recorder.content
-        _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
-        try:
-            with pytest.raises(apsw.Error):
-                store.db.executemany(PUT, [(key, bytes(4000)) for key in range(100)])
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        with contextlib.suppress(apsw.Error, StoreError):
-            store.db.execute(PUT, (2, b"two"))
-        with pytest.raises(StoreError):
-            await store.start_commit(SHARD, checkpoint_at(2), ())
-        assert recorder.content == before
 
 
 async def test_nothing_is_recorded_of_a_transaction_without_changes(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from gazette_aio.consumer.keyspace.etcd.cursor import (
     back_off_seconds,
 )
 from gazette_aio.consumer.keyspace.etcd.failures import (
-    explained,
     failure,
     is_stale_token,
     may_repeat,
@@ -54,19 +53,6 @@ def test_failures_of_writes(code, text, kind, is_repeated):
     is_unknown = kind in (StoreUnavailableError, KeyValueStoreError) and not is_repeated
     assert error.outcome_unknown is is_unknown
     assert not failure(code, text, writes=False).outcome_unknown
-
-
-def test_transactions_beyond_limits_are_explained():
-    def text(*args):
-        return str(explained(failure(*args, writes=True), request_bytes=7, operations=129))
-
-    assert text("INVALID_ARGUMENT", "etcdserver: request is too large") == (
-        "etcdserver: request is too large (the transaction has 7 bytes: see --max-request-bytes of Etcd)"
-    )
-    assert text("INVALID_ARGUMENT", "etcdserver: too many operations in txn request").endswith(
-        "(the transaction has 129 operations: see --max-txn-ops of Etcd)"
-    )
-    assert text("NOT_FOUND", "etcdserver: key not found") == "etcdserver: key not found"
 
 
 def test_tokens_that_are_outdated():

@@ -6,8 +6,6 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 from gazette_aio.client import JournalClient
 from gazette_aio.consumer.recoverylog import PlaybackError
 from gazette_aio.protocol.recoverylog import FSMHints
@@ -139,15 +137,3 @@ async def test_damage(client: JournalClient, directory: Path):
             assert (error.log, error.offset >= 0) == (log, True)
             assert not is_there(into)
     assert outcomes["error"] > outcomes["state"] > 0
-
-
-@pytest.mark.parametrize("seed", extent.seeds(3))
-async def test_each_boundary(client: JournalClient, directory: Path, seed: int):
-    """A log that ends after any of its operations leaves the files of that moment."""
-    work = Workload(seed, "recovery/log")
-    await create_log(client, "recovery/log")
-    for number, (begin, end) in enumerate(work.writer.ops, 1):
-        await client.append("recovery/log", work.writer.content[begin:end])
-        each = work.random.choice(work.hints[: number + 1])
-        await recover(client, directory, each, wipe=True)
-        assert files_of(directory) == work.states[number]

@@ -63,27 +63,6 @@ def test_ranges() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("is_end_known", [True, False])
-def test_chunks_make_no_difference(
-    files: StagedFiles, directory: Path, size: int, *, is_end_known: bool
-) -> None:
-    """Known ends of appends tell only what begins no operation, and what is torn."""
-    writer = LogWriter()
-    writer.create("/a")
-    writer.write("/a", b"0123456789", 5)
-    writer.write("/a", b"abcde", 0)
-    writer.rename("/a", "/b")
-    content = b"junk" + writer.content
-    playback = begun(files, len(content) if is_end_known else 0)
-    for begin in range(0, len(content), size):
-        playback.play(begin, [content[begin : begin + size]])
-    assert playback.has_reached(len(content))
-    assert playback.junk_bytes == len(b"junk")
-    files.make_live(playback.fsm)
-    assert files_of(directory) == writer.expected()
-
-
 def test_what_lies_before_is_ignored(files: StagedFiles) -> None:
     """Chunks may begin before what's due, and go on after the log was left."""
     writer = LogWriter()
@@ -228,15 +207,6 @@ def test_content_that_is_damaged_in_pieces(files: StagedFiles, cut: int) -> None
     at = len(content) - cut
     with pytest.raises(PlaybackError, match="content of fnode 1 doesn't match its checksum"):
         playback.play(0, [damaged[:at], damaged[at:]])
-
-
-def test_a_staged_file_that_is_missing(files: StagedFiles, directory: Path) -> None:
-    writer = LogWriter()
-    playback = begun(files, 1000)
-    playback.play(0, [writer.create("/a") + writer.write("/a", b"x")])
-    (directory / ".fnodes" / "1").unlink()
-    with pytest.raises(PlaybackError, match=r"playOperation.*No such file"):
-        playback.play(playback.offset, [writer.unlink("/a")])
 
 
 @pytest.mark.parametrize("kind", ["create", "link", "unlink", "write"])

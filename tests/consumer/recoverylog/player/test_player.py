@@ -227,20 +227,6 @@ async def test_junk_at_the_tail(client: JournalClient, directory: Path, length: 
     assert files_of(directory) == writer.expected()
 
 
-@pytest.mark.parametrize("cut", [1, 4, 10])
-async def test_a_torn_operation_at_the_tail(client: JournalClient, directory: Path, cut: int):
-    writer = two_files()
-    begin = writer.offset
-    writer.write("/baz", b"1234")
-    await create_log(client)
-    await client.append(LOG, writer.content[:-cut])
-    with pytest.raises(PlaybackError) as caught:
-        await recover(client, directory)
-    assert str(caught.value).startswith(f'playOperation("{LOG}", {begin}): {LOG} ends at ')
-    assert (caught.value.log, caught.value.offset) == (LOG, begin)
-    assert not is_there(directory)
-
-
 async def test_frames_that_are_too_long(client: JournalClient, directory: Path):
     writer = two_files()
     await create_log(client)
@@ -319,17 +305,6 @@ async def test_content_without_a_checksum(client: JournalClient, directory: Path
     await appended(client, writer)
     await recover(client, directory)
     assert files_of(directory) == writer.expected() == {"/a": b"abcde0123456789"}
-
-
-async def test_large_content(client: JournalClient, directory: Path):
-    """An operation much larger than what is read ahead."""
-    writer = LogWriter()
-    writer.create("/large")
-    writer.write("/large", os.urandom(12 << 20))
-    writer.write("/large", b"and more")
-    await appended(client, writer)
-    await recover(client, directory)
-    assert files_of(directory) == writer.expected()
 
 
 async def test_few_descriptors(
