@@ -47,7 +47,9 @@ def test_playback(tmp_path: Path, chunk_bytes: int):
         tail = known_differences.RECOVERYLOG_TAILS.get(case["note"])
         if case.get("error") is not None and tail is None:
             is_known = index in known_differences.RECOVERYLOG_PLAYBACK
-            with pytest.raises(PlaybackError, match="doesn't continue operation" if is_known else "."):
+            with pytest.raises(
+                PlaybackError, match="doesn't continue operation" if is_known else "."
+            ):
                 play(tmp_path, hints, content, chunk_bytes)
             continue
         fsm = play(tmp_path, hints, content, chunk_bytes)

@@ -13,9 +13,21 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
+from gazette_aio.message import (
+    ACK_TXN,
+    CONTINUE_TXN,
+    OUTSIDE_TXN,
+    ProducerID,
+    build_uuid,
+    get_clock,
+    get_flags,
+    get_producer_id,
+    parse_uuid,
+)
+
 Json = Any
 
-FLAGS = {"OUTSIDE": 0, "CONTINUE": 1, "ACK": 2}
+FLAGS = {"OUTSIDE": OUTSIDE_TXN, "CONTINUE": CONTINUE_TXN, "ACK": ACK_TXN}
 CLOCK0 = 2227737600000000000
 """Clock of tick 0. A tick is a microsecond, of 160 units."""
 
@@ -79,26 +91,18 @@ def lines(messages: list[Json]) -> bytes:
     """Return the lines of scripted messages."""
     out = b""
     for message in messages:
-        uuid = _uuid(message["producer"], CLOCK0 + 160 * message["tick"], FLAGS[message["flags"]])
+        producer = ProducerID(bytes.fromhex(message["producer"]))
+        uuid = build_uuid(producer, CLOCK0 + 160 * message["tick"], FLAGS[message["flags"]])
         body = {key: message[key] for key in ("key", "value") if key in message}
-        out += json.dumps({"uuid": uuid, **body}, separators=(",", ":")).encode() + b"\n"
+        out += json.dumps({"uuid": str(uuid), **body}, separators=(",", ":")).encode() + b"\n"
     return out
 
 
-def _uuid(producer: str, clock: int, flags: int) -> str:
-    ticks = clock >> 4
-    low, middle, high = ticks & 0xFFFFFFFF, ticks >> 32 & 0xFFFF, ticks >> 48 & 0xFFF | 0x1000
-    last = (0x80 | (clock & 15) << 2 | flags >> 8) << 8 | flags & 0xFF
-    return f"{low:08x}-{middle:04x}-{high:04x}-{last:04x}-{producer}"
-
-
-def uuid_parts(uuid: str) -> tuple[str, int, str]:
+def uuid_parts(text: str) -> tuple[str, int, str]:
     """Return producer, clock and flags of a UUID."""
-    low, middle, high, last, producer = uuid.split("-")
-    ticks = (int(high, 16) & 0xFFF) << 48 | int(middle, 16) << 32 | int(low, 16)
-    rest = int(last, 16)
-    flags = (rest >> 8 & 3) << 8 | rest & 0xFF
-    return producer, ticks << 4 | rest >> 10 & 15, {v: k for k, v in FLAGS.items()}[flags]
+    uuid = parse_uuid(text)
+    names = {number: name for name, number in FLAGS.items()}
+    return get_producer_id(uuid).hex(), get_clock(uuid), names[get_flags(uuid)]
 
 
 def token(auth: Json, default_key: str) -> str:

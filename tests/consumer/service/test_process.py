@@ -47,17 +47,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(
-    "args",
-    [["serve", "--consumer.limit", "no"], ["serve", "--unknown"], ["nothing"]],
-    ids=" ".join,
-)
-def test_wrong_usage(args: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(command(Summing()), args)
-    assert result.exit_code == 2
-
-
 def test_help_names_variables() -> None:
     result = CliRunner().invoke(command(Summing()), ["serve", "--help"])
     assert result.exit_code == 0

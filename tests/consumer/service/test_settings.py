@@ -186,7 +186,7 @@ def test_printed_settings_are_read_again(directory: Path) -> None:
     )
     free = ["ID", "Host", "Bind", "RecoveryDirectory", "Prefix"]
 
-    @extent.examples(20)
+    @extent.examples(8)
     @given(st.fixed_dictionaries({}, optional=dict.fromkeys(free, texts)))
     def check(given: dict[str, str]) -> None:
         lines = [ini_line(name, given[name]) for name in free if name in given and name != "Prefix"]

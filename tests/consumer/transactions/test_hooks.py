@@ -61,43 +61,39 @@ async def test_hooks_that_are_only_inherited_of_the_protocol_are_not_there():
     assert hooks.consumes_batches
 
 
-def test_an_application_has_to_consume():
-    class Without(Application[Any, Any]):
-        def adapter(self, spec: Any, /) -> Any:
-            return json_adapter()
-
-        def new_store(self, shard: Any, recorder: Any, /) -> Any:
-            return None
-
-    with pytest.raises(ConfigurationError, match="neither consume_message"):
-        Hooks(Without())
+def hook(*_: Any) -> None:
+    pass
 
 
-@pytest.mark.parametrize("hook", ["adapter", "new_store"])
-def test_an_application_has_to_have_required_hooks(hook: str):
-    application: Any = Least()
-    setattr(application, hook, None)
-    with pytest.raises(ConfigurationError, match=f"has no {hook}"):
-        Hooks(application)
+async def async_hook(_: Any) -> None:
+    pass
 
 
 @pytest.mark.parametrize(
     ("hooks", "text"),
     [
-        (["begin_txn"], r"has begin_txn\(\), but no finished_txn\(\): BeginFinisher needs"),
-        (["finished_txn"], r"has finished_txn\(\), but no begin_txn\(\)"),
+        ({"consume_message": None}, "neither consume_message"),
+        ({"adapter": None}, "has no adapter"),
+        ({"new_store": None}, "has no new_store"),
+        ({"adapter": async_hook}, r"adapter\(\) must be a plain function"),
+        ({"output_adapter": async_hook}, r"output_adapter\(\) must be a plain function"),
+        ({"run_in_thread": True}, r"`await asyncio\.to_thread\(\.\.\.\)`"),
+        ({"begin_txn": hook}, r"has begin_txn\(\), but no finished_txn\(\): BeginFinisher needs"),
+        ({"finished_txn": hook}, r"has finished_txn\(\), but no begin_txn\(\)"),
         (
-            ["read_messages"],
+            {"read_messages": hook},
             r"has read_messages\(\), but no replay_range\(\) and read_through\(\): MessageP",
         ),
-        (["read_messages", "read_through"], r"read_through\(\), but no replay_range\(\)"),
+        (
+            {"read_messages": hook, "read_through": hook},
+            r"read_through\(\), but no replay_range\(\)",
+        ),
     ],
     ids=str,
 )
-def test_optional_protocols_are_whole(hooks: list[str], text: str):
+def test_applications_that_are_refused(hooks: dict[str, Any], text: str):
     application: Any = Least()
-    for hook in hooks:
-        setattr(application, hook, lambda *_: None)
+    vars(application).update(hooks)
     with pytest.raises(ConfigurationError, match=text):
         Hooks(application)
 
@@ -109,24 +105,6 @@ def test_hooks_that_are_inherited_of_an_optional_protocol_are_not_there():
 
     application: Any = Inheriting()
     with pytest.raises(ConfigurationError, match=r"no finished_txn\(\)"):
-        Hooks(application)
-
-
-def test_hooks_in_threads_are_refused():
-    application: Any = Least()
-    application.run_in_thread = True
-    with pytest.raises(ConfigurationError, match=r"`await asyncio\.to_thread\(\.\.\.\)`"):
-        Hooks(application)
-
-
-@pytest.mark.parametrize("hook", ["adapter", "output_adapter"])
-def test_adapters_are_plain(hook: str):
-    async def adapter(_: Any) -> Any:
-        return json_adapter()
-
-    application: Any = Least()
-    setattr(application, hook, adapter)
-    with pytest.raises(ConfigurationError, match=rf"{hook}\(\) must be a plain function"):
         Hooks(application)
 
 

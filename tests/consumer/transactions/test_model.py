@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_aio.consumer.application import DeferToNextTransaction
@@ -396,7 +396,7 @@ def check_error(error: str | None, bad: int | None) -> None:
 
 
 @HOOKS
-@settings(max_examples=50)
+@extent.examples(20)
 @given(seed=st.integers(0, 2**32))
 def test_transactions_are_those_of_messages_one_by_one(hook: type[Limited], seed: int):
     rng = random.Random(seed)
@@ -423,7 +423,7 @@ def test_transactions_are_those_of_messages_one_by_one(hook: type[Limited], seed
 
 
 @HOOKS
-@settings(max_examples=50)
+@extent.examples(20)
 @given(seed=st.integers(0, 2**32))
 def test_messages_are_consumed_once_whatever_call_is_cancelled(hook: type[Limited], seed: int):
     rng = random.Random(seed)
