@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import aiofiles
 import msgspec
 
-from gazette_aio.aio.file_calls import FileCalls
 from gazette_aio.aio.file_lock import locked
+from gazette_aio.aio.finish import finish
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.appends.futures import finished_operation
 from gazette_aio.consumer.stores.commits import Commits
@@ -270,10 +270,10 @@ async def _unlocked(call: Callable[[], T], pause: Callable[[float], Awaitable[No
 
 
 async def _read(path: Path) -> bytes:
-    calls = FileCalls()
-    # Unbuffered, it's read at once.
-    file = await calls.open(aiofiles.open(path, "rb", buffering=0, executor=calls))
-    try:
-        return await calls.run(file.read())
-    finally:
-        await calls.close(file)
+    async def read() -> bytes:
+        # Unbuffered, it's read at once.
+        async with aiofiles.open(path, "rb", buffering=0) as file:
+            return await file.read()
+
+    # Race: a cancelled coroutine of aiofiles returns while its thread still uses the file.
+    return await finish(read())
