@@ -6,6 +6,7 @@ import datetime as dt
 import gc
 import inspect
 import logging
+import os
 import sys
 import threading
 import time
@@ -376,6 +377,19 @@ async def test_it_belongs_to_one_event_loop(broker: StubBroker, client: JournalC
     await asyncio.to_thread(thread.join)
     assert len(errors) == 3
     assert all("belongs to another event loop" in str(error) for error in errors)
+
+
+async def test_it_belongs_to_one_process(
+    broker: StubBroker, client: JournalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.list_handler = lambda request: listing()
+    await client.list()
+    own = os.getpid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: own + 1)
+        with pytest.raises(RuntimeError, match="before this process was forked"):
+            await client.appends.start_append(JOURNAL)
+    await client.list()
 
 
 _FORKING = """

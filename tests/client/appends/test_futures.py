@@ -36,7 +36,12 @@ async def test_giving_up_time_and_again_leaves_nothing() -> None:
             async with asyncio.timeout(0):
                 await operation
     assert repr(operation) == "<AsyncOperation pending, 0 waiting>"
+    late = asyncio.ensure_future(_await(operation))
+    await asyncio.sleep(0)
     operation.resolve()
+    late.cancel()  # It has been woken already.
+    with pytest.raises(asyncio.CancelledError):
+        await late
     await operation
 
 

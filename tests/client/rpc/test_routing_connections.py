@@ -101,6 +101,8 @@ async def test_connections_are_bounded() -> None:
     made = [pool.connection(f"http://member:{port}") for port in range(MOST_CONNECTIONS + 5)]
     assert made[MOST_CONNECTIONS:] == [None] * 5
     assert len(channels.dialled) == MOST_CONNECTIONS
+    assert pool.connection("http://member:7") is made[7]
+    assert f"{MOST_CONNECTIONS} connections" in repr(pool)
     await pool.aclose()
 
 
