@@ -177,6 +177,7 @@ class BrokerCollector(Collector):
         gazette_store_put_bytes_total
         gazette_store_list_items_count
         gazette_store_health_check_total
+        gazette_failing_stores
         gazette_write_head{journal}
 
     The HTTP gateway of a broker, and of `gazette-aio serve`, has the same metrics at

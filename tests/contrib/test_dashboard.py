@@ -1,4 +1,4 @@
-"""The dashboard asks for metrics that the collectors have, by labels that they have."""
+"""The dashboard and the alerts ask for metrics that the collectors have, by their labels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,7 +18,13 @@ from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.consumer.transactions.machine import Durations, Transaction
 from gazette_aio.contrib.prometheus import PrometheusMetrics
 
-DASHBOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text("utf-8"))
+DOCS = Path(__file__).parents[2] / "docs"
+DASHBOARD = json.loads((DOCS / "grafana.json").read_text("utf-8"))
+ALERTS = [
+    rule
+    for group in yaml.safe_load((DOCS / "alerts.yaml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TARGETS = [target for panel in PANELS for target in panel["targets"]]
 
@@ -43,6 +50,7 @@ def labels() -> dict[str, frozenset[str]]:
         Durations(0, 1), **times, committed=0.0, acknowledged=0.0, read_through={"a/journal": 1}
     )
     consumers.acknowledged("/key", transaction)
+    consumers.message_failed("/key", "skip")
     consumers.solved(0.1)
     found = {family.name: frozenset(family.labels) for family in FAMILIES}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
@@ -56,17 +64,25 @@ def test_there_are_queries_of_each_part():
     assert all(part in asked for part in ("journal_server", "append_bytes", "shard_transactions"))
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"][:60])
-def test_a_query(target: dict[str, Any], labels: dict[str, frozenset[str]]):
-    expression = target["expr"]
+QUERIES = [(each["expr"], each["legendFormat"]) for each in TARGETS]
+# Prometheus itself knows whether a target is up, and by which labels.
+QUERIES += [
+    (rule["expr"], rule["annotations"]["summary"])
+    for rule in ALERTS
+    if not rule["expr"].startswith("up{")
+]
+
+
+@pytest.mark.parametrize(("expression", "text"), QUERIES, ids=[each[0][:60] for each in QUERIES])
+def test_a_query(expression: str, text: str, labels: dict[str, frozenset[str]]):
     names = re.findall(r"\bgazette_\w+", expression)
     grouped = {
         label.strip()
         for group in re.findall(r"\bby \(([^)]*)\)", expression)
         for label in group.split(",")
-    }
+    } - {"instance", "job"}  # Of each target.
     matched = set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", expression))
-    shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+    shown = set(re.findall(r"{{(?: \$labels\.)?(\w+) ?}}", text)) - {"instance"}
 
     assert names
     assert [name for name in names if name not in labels] == []

@@ -22,6 +22,7 @@ def metrics_text(stats: Mapping[str, object]) -> str:
     """
     lines: list[str] = []
     for family, samples in families_of(stats):
+        lines.append(f"# HELP {family.name} {family.about}")
         lines.append(f"# TYPE {family.name} {'gauge' if family.is_gauge else 'counter'}")
         for values, number in samples:
             pairs = ",".join(

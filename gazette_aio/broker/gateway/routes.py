@@ -118,6 +118,7 @@ class GatewayRoutes:
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         """Return the counters, with the write heads of journals which the client may list."""
         stats = self._core.metrics.snapshot()
+        stats["gazette_failing_stores"] = self._core.stores.failing()
         try:
             claims = self._authorize(caller_of(request).header, pb.Capability.LIST)
         except RpcError:

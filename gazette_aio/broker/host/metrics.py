@@ -65,6 +65,7 @@ FAMILIES: Final = (
     Family("gazette_store_put_bytes_total", "Bytes written to stores."),
     Family("gazette_store_list_items_count", "Files listed in stores."),
     Family("gazette_store_health_check_total", "Health checks of stores."),
+    Family("gazette_failing_stores", "Stores that fail and are retried.", is_gauge=True),
     Family("gazette_write_head", "Offset at which a journal ends.", ("journal",), is_gauge=True),
 )
 """Metrics of a broker, with their labels."""
@@ -76,12 +77,14 @@ def families_of(
     """Yield the metrics among counters, each with its values by the values of its labels.
 
     Args:
-        stats: A number, or numbers by the values of labels (joined by commas), by name. Other
-            names are left out.
+        stats: A number, or numbers by the values of labels (joined by commas), by name. Without
+            labels, what a mapping has is counted. Other names are left out.
     """
     for family in FAMILIES:
         value = stats.get(family.name)
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not family.labels:
+            yield family, [((), len(cast("Mapping[str, object]", value)))]
+        elif isinstance(value, Mapping):
             numbers = cast("Mapping[str, int]", value)
             splits = len(family.labels) - 1
             yield family, [(tuple(key.split(",", splits)), n) for key, n in numbers.items()]

@@ -324,14 +324,21 @@ def test_counters_as_text() -> None:
         {
             "gazette_journal_server_completed_totals": {"Append,<error>": 2},
             "gazette_spool_commits_total": 3,
+            "gazette_failing_stores": {"s3://a/": "no such bucket", "s3://b/": "no answer"},
             "gazette_write_head": {'a/b"\\,\n': 7},
         }
     )
     assert text.splitlines() == [
+        "# HELP gazette_journal_server_completed_totals RPCs ended.",
         "# TYPE gazette_journal_server_completed_totals counter",
         'gazette_journal_server_completed_totals{operation="Append",status="<error>"} 2',
+        "# HELP gazette_spool_commits_total Committed appends.",
         "# TYPE gazette_spool_commits_total counter",
         "gazette_spool_commits_total 3",
+        "# HELP gazette_failing_stores Stores that fail and are retried.",
+        "# TYPE gazette_failing_stores gauge",
+        "gazette_failing_stores 2",
+        "# HELP gazette_write_head Offset at which a journal ends.",
         "# TYPE gazette_write_head gauge",
         r'gazette_write_head{journal="a/b\"\\,\n"} 7',
     ]
