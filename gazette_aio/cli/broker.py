@@ -98,4 +98,4 @@ def _print(findings: Iterable[Finding], *, as_json: bool) -> None:
         )
         for finding in findings
     ]
-    print_table(header, rows)
+    print_table(header, rows, keep="damage")

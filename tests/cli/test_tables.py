@@ -48,6 +48,9 @@ def test_a_table_of_a_width(rows: list[tuple[Any, ...]], width: int) -> None:
         assert fitted == whole
     if width >= 8:
         assert lines[0].startswith("NAME"), "the first column is never left out"
+    if width >= 30:
+        kept = table(["NAME", "COUNT", "SOME TEXT", "D"], rows, width, keep="D")
+        assert kept.split("\n")[0].endswith("  D")
 
 
 async def drawn(columns: int, endpoint: str) -> list[str]:

@@ -19,7 +19,7 @@ import click
 from gazette_aio.protocol.shown import shown_json, shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 _LEAST_WIDTH: Final = 10
 """Width below which no cell is cut."""
@@ -41,18 +41,31 @@ def print_json(value: Any, *, compact: bool = False) -> None:
     click.echo(shown_json(json.dumps(value, ensure_ascii=False, separators=separators)))
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: whole, but on a terminal at most as wide as that, with a bold header."""
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, keep: str = "") -> None:
+    """Print a table: whole, but on a terminal at most as wide as that, with a bold header.
+
+    Args:
+        header: Titles of the columns.
+        rows: Their cells.
+        keep: Column that matters as much as the first one, and is left out at the very last.
+    """
     if not sys.stdout.isatty():
         print_text(f"{table(header, rows)}\n")
         return
-    title, *lines = table(header, rows, shutil.get_terminal_size().columns).splitlines()
+    width = shutil.get_terminal_size().columns
+    title, *lines = table(header, rows, width, keep=keep).splitlines()
     click.echo(click.style(title, bold=True))
     for line in lines:
         click.echo(line)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    width: int | None = None,
+    *,
+    keep: str = "",
+) -> str:
     """Return `rows` in aligned columns under `header`; numbers are right-aligned.
 
     Args:
@@ -60,6 +73,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | 
         rows: Their cells. What isn't printable is escaped.
         width: Longest line. Cells are cut to fit, and the last columns are left out if that isn't
             enough.
+        keep: As of `print_table()`.
     """
     cells = [[shown_text(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(map(_cells_of, column)) for column in zip(*cells, strict=True)]
@@ -67,34 +81,41 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | 
         len(column) > 1 and all(cell.lstrip("-").isdecimal() for cell in column[1:])
         for column in zip(*cells, strict=True)
     ]
+    fitted = dict(enumerate(widths))
     if width is not None:
-        widths = _fitted(widths, [_cells_of(title) for title in cells[0]], width)
+        kept = {0, header.index(keep) if keep in header else 0}
+        fitted = _fitted(fitted, [_cells_of(title) for title in cells[0]], width, kept)
 
     def line(row: Sequence[str]) -> str:
         parts: list[str] = []
-        # A row may have further columns, which are left out.
-        for cell, most, right in zip(row, widths, numeric, strict=False):
-            shown = _cut(cell, most)
+        for column, most in fitted.items():
+            shown = _cut(row[column], most)
             blanks = " " * (most - _cells_of(shown))
-            parts.append(blanks + shown if right else shown + blanks)
+            parts.append(blanks + shown if numeric[column] else shown + blanks)
         return "  ".join(parts).rstrip()
 
     return "\n".join(map(line, cells))
 
 
-def _fitted(widths: Sequence[int], titles: Sequence[int], most: int) -> list[int]:
-    """Return the widths of the first columns, which fit into `most` with two blanks between them.
+def _fitted(
+    widths: Mapping[int, int], titles: Sequence[int], most: int, kept: set[int]
+) -> dict[int, int]:
+    """Return the widths of columns that fit into `most` with two blanks between them.
 
     The first column names the row, and keeps up to half of the line.
     """
     rest = most - 2 * (len(widths) - 1)
-    floors = [max(most // 2, 1), *(max(title, _LEAST_WIDTH) for title in titles[1:])]
-    fitted = [min(width, floor) for width, floor in zip(widths, floors, strict=True)]
-    if sum(fitted) > rest and len(widths) > 1:
-        return _fitted(widths[:-1], titles[:-1], most)
-    for _ in range(rest - sum(fitted)):
+    fitted = {
+        column: min(width, max(titles[column], _LEAST_WIDTH) if column else max(most // 2, 1))
+        for column, width in widths.items()
+    }
+    if sum(fitted.values()) > rest and len(widths) > 1:
+        dropped = max(widths.keys() - kept, default=max(widths))
+        fewer = {column: width for column, width in widths.items() if column != dropped}
+        return _fitted(fewer, titles, most, kept)
+    for _ in range(rest - sum(fitted.values())):
         # Each spare cell goes to the narrowest column that is cut.
-        if cut := [(each, i) for i, each in enumerate(fitted) if each < widths[i]]:
+        if cut := [(each, column) for column, each in fitted.items() if each < widths[column]]:
             fitted[min(cut)[1]] += 1
     return fitted
 

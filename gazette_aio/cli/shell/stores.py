@@ -119,7 +119,7 @@ class Pruning:
             ]
             if notes:
                 rows = [(*row, note) for row, note in zip(rows, notes, strict=True)]
-            print_table((*header, "NOTE") if kind == "log" else header, rows)
+            print_table((*header, "NOTE") if kind == "log" else header, rows, keep="NOTE")
         if failures := [reason for each in results.values() for reason in each.failed]:
             raise CommandError(
                 f"{counted(len(failures), 'fragment')} couldn't be removed: {failures[0]}"
