@@ -134,6 +134,7 @@ class Group:
         **options: Any,
     ) -> None:
         self.store = store or EmbeddedStore()
+        self._is_own_store = store is None
         self.application = application or Application()
         self.local, self.remote = local, remote
         self.endpoint = endpoint or f"http://{local.zone}/endpoint"
@@ -160,6 +161,8 @@ class Group:
     async def __aenter__(self) -> Self:
         self._stack = AsyncExitStack()
         self._stack.enter_context(mock.patch.multiple(replica, **self._made))
+        if self._is_own_store:
+            await self.store.__aenter__()
         for member in (self.local, self.remote):
             if member is not None:
                 await self.announce(member)
@@ -180,6 +183,8 @@ class Group:
         finally:
             self.watch.cancel()
             await finish(asyncio.wait((self.watch,)))
+            if self._is_own_store:
+                await self.store.aclose()
 
     async def announce(self, member: MemberID) -> None:
         spec = ConsumerSpec(shard_limit=100)
