@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 QUIET_SECONDS = 60.0
+PART_SECONDS = 0.1
+"""Processor time of the event loop after which there's a full collection."""
 LONG_SECONDS = 0.05
 """Processor time of a collection that an event loop is spared unless memory grows."""
+_TICK_SECONDS: Final = 0.25
 _MOST_PERIODS = 10
 _GROWTH: Final = 1.5
 _YOUNGER_COLLECTIONS = 2
@@ -29,7 +32,9 @@ async def collected_in_parts() -> AsyncGenerator[None]:
     """Have full collections look only at objects that are younger than the last one.
 
     A full collection looks at all objects that may be part of a cycle, in one step: half a second
-    for 2,000 shards, several times while they start. So what a collection has left is set aside.
+    for 2,000 shards, several times while they start. So what a collection has left is set aside,
+    and there's one at least whenever the event loop has worked for a tenth of a second: by itself,
+    the interpreter collects nothing while as many objects are freed as are made.
     It's looked at as a whole while little happens: after a minute without a full collection, or
     else after ten minutes. Where that would take long, as with thousands of shards, it waits until
     the process's peak of memory has grown by half.
@@ -43,11 +48,15 @@ async def collected_in_parts() -> AsyncGenerator[None]:
     gc.set_threshold(*threshold[:2], _YOUNGER_COLLECTIONS)  # Parts are small, as they're frequent.
     gc.callbacks.append(parts.collected)
     gc.freeze()  # Modules and classes, which stay.
-    whole = start_task(parts.collect_whole(), "gazette collections of garbage")
+    tasks = [
+        start_task(collecting, "gazette collections of garbage")
+        for collecting in (parts.collect_parts(), parts.collect_whole())
+    ]
     try:
         yield
     finally:
-        whole.cancel()
+        for task in tasks:
+            task.cancel()
         gc.callbacks.remove(parts.collected)
         gc.set_threshold(*threshold)
         gc.unfreeze()
@@ -56,7 +65,7 @@ async def collected_in_parts() -> AsyncGenerator[None]:
 class _Parts:
     def __init__(self) -> None:
         self._count = 0
-        self._begun = 0.0
+        self._begun = self._ended = time.thread_time()
         self._seconds = 0.0  # Of the last whole collection, and of those of parts since.
         self._peak = 0  # Of memory, when the last whole collection was made, or first put off.
 
@@ -67,9 +76,17 @@ class _Parts:
         if phase == "start":
             self._begun = time.thread_time()
         else:
-            self._seconds += time.thread_time() - self._begun
+            self._ended = time.thread_time()
+            self._seconds += self._ended - self._begun
             gc.freeze()
             self._count += 1
+
+    async def collect_parts(self) -> None:
+        """Collect what isn't set aside, again and again."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            if time.thread_time() - self._ended >= PART_SECONDS:
+                gc.collect()
 
     async def collect_whole(self) -> None:
         """Collect what was set aside, again and again."""

@@ -24,6 +24,11 @@ class Cycle:
         self.own = self
 
 
+@pytest.fixture(autouse=True)
+def no_parts_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "PART_SECONDS", 1e9)
+
+
 async def test_a_full_collection_looks_only_at_what_is_younger() -> None:
     """The time of a collection is that of the objects it looks at."""
     thresholds = gc.get_threshold()
@@ -101,6 +106,22 @@ async def test_parts_stay_small_after_a_collection_of_all_objects(
             young: list[list[int]] = [[] for _ in range(len(many) // 8)]
         assert parts
     assert young
+
+
+async def test_there_are_full_collections_while_as_many_objects_are_freed_as_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interpreter would look at all that were made in one step, later."""
+    monkeypatch.setattr(garbage, "PART_SECONDS", 0.0)
+    held: list[list[int]] = [[] for _ in range(100)]
+    async with collected_in_parts():
+        with full_collections() as parts:
+
+            def is_collected() -> bool:
+                held[:] = [[] for _ in held]
+                return bool(parts)
+
+            await eventually(is_collected)
 
 
 async def test_what_was_set_aside_is_collected_while_little_happens(
