@@ -205,7 +205,7 @@ class _Attacker:
             [edit],
             None,
         ]
-        path = rng.choice(("/api/apply", "/api/review", "/api/heads", "/api/lags"))
+        path = rng.choice(("/api/apply", "/api/review", "/api/heads", "/api/lags", "/api/unassign"))
         expected = {400, 404, 409, 413} | ({200} if path == "/api/review" else set())
         for body in rng.sample(unsound, 5):
             await self._request("POST", path, await self._sound(), body=body, expected=expected)
@@ -249,6 +249,8 @@ class _Attacker:
             f"/api/spec?name={named}",
             f"/api/tail?name={named}",
             f"/api/tail?name={_JOURNAL}&form=messages&uuid={named}..",
+            f"/api/tail?name={_JOURNAL}&begin={named}&time={named}",
+            f"/api/summary?folder={named}",
             f"/{named}",
         ):
             await self._request("GET", path, await self._sound())

@@ -2,9 +2,9 @@
 
 Pure: `guards`, `views`, `shard_views` and `specs` decide; `states`, `message_uuids` and
 `tail_forms` classify messages. Shell: `routes` answer requests by clients of the brokers and of a
-consumer, `listings` caches large listings, `tails` sends new content, and `server` listens, or runs
-`beside` another server. The pages are in `page`, and need no build. Imports `consumer.api`,
-`message`, `client`, `protocol`, `aio` and `serving`.
+consumer, `listings` caches large listings, `seek` finds the offset of a time, `tails` sends
+content, and `server` listens, or runs `beside` another server. The pages are in `page`, and need no
+build. Imports `consumer.api`, `message`, `client`, `protocol`, `aio` and `serving`.
 """
 
 from __future__ import annotations

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import itertools
 from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
 import gazette_aio.protocol as pb
+import gazette_aio.protocol.consumer as pc
 from gazette_aio.aio.batches import in_batches
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.aio.turns import Turns, in_turns
@@ -19,12 +22,20 @@ from gazette_aio.client import apply_journals, get_journal, iter_fragments
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.console.guards import HEADERS, bearer_token, refusal
 from gazette_aio.console.listings import CALL_SECONDS
+from gazette_aio.console.seek import offset_at
 from gazette_aio.console.shard_views import shard_lag, shard_page
 from gazette_aio.console.specs import SpecEdit, edit_request, review, spec_text
 from gazette_aio.console.tail_forms import MessageForm, TextForm
-from gazette_aio.console.tails import HEAD_SECONDS
-from gazette_aio.console.views import FragmentSums, ListWanted, journal_detail, journal_page
-from gazette_aio.consumer.api import list_shards
+from gazette_aio.console.tails import Span
+from gazette_aio.console.views import (
+    FragmentSums,
+    ListWanted,
+    folder_range,
+    journal_detail,
+    journal_page,
+    summary,
+)
+from gazette_aio.consumer.api import list_shards, unassign_shards
 from gazette_aio.consumer.api.lags import lags_of
 
 if TYPE_CHECKING:
@@ -33,7 +44,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.console.assets import Asset
     from gazette_aio.console.listings import Listings, OpenClient
-    from gazette_aio.console.tail_forms import TailForm
     from gazette_aio.console.tails import Tails
     from gazette_aio.consumer.api import ShardClient
 
@@ -50,6 +60,14 @@ BODY_SECONDS = 10.0
 _MAX_ROWS: Final = 200
 """Most rows of an answer, and items of a request."""
 _MAX_BODY_BYTES: Final = 256 << 10
+_MAX_OFFSET: Final = (1 << 63) - 1
+_MAX_TIME: Final = 253402300799
+"""Unix seconds of the end of the year 9999."""
+_MAX_SUMMED: Final = 500
+"""Most journals of a folder whose write heads are asked for."""
+_TOO_MANY: Final = f"more than {_MAX_SUMMED} journals"
+_HEAD_SECONDS: Final = 5.0
+"""Seconds within which a broker must answer with a write head."""
 _JSON: Final = "application/json; charset=utf-8"
 _STATUSES: Final = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "INVALID_ARGUMENT": 400}
 
@@ -88,6 +106,7 @@ def application(site: Site) -> web.Application:
         **dict.fromkeys(site.assets, _asset),
         "/api/journals": _journals,
         "/api/journal": _journal,
+        "/api/summary": _summary,
         "/api/tail": _tail,
         "/api/spec": _spec,
         "/api/shards": _shards,
@@ -98,6 +117,7 @@ def application(site: Site) -> web.Application:
         "/api/review": _review,
         "/api/apply": _apply,
         "/api/lags": _lags,
+        "/api/unassign": _unassign,
     }.items():
         routed.router.add_post(path, functools.partial(handler, site))
     routed.on_response_prepare.append(_complete)
@@ -166,8 +186,18 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _folder(request: web.Request) -> str:
+    folder = request.query.get("folder", "")
+    if folder and not folder.endswith("/"):
+        raise _InvalidRequestError("expected a folder that ends in a slash")
+    return folder
+
+
 def _selector(request: web.Request) -> str:
-    selector = request.query.get("selector", "")
+    return _checked_selector(request.query.get("selector", ""))
+
+
+def _checked_selector(selector: str) -> str:
     with _of_browser():
         pb.parse_label_selector(selector)
     return selector
@@ -175,12 +205,12 @@ def _selector(request: web.Request) -> str:
 
 def _part(request: web.Request) -> tuple[int, int]:
     """Return the first row and the number of rows of the requested part of a list."""
-    return _number(request, "offset", "0"), min(_number(request, "limit", "100"), _MAX_ROWS)
+    return _number(request, "offset", 0), min(_number(request, "limit", 100), _MAX_ROWS)
 
 
-def _number(request: web.Request, name: str, default: str) -> int:
-    text = request.query.get(name, default)
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+def _number(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_OFFSET):
         raise _InvalidRequestError(f"expected a number that isn't negative: {name}")
     return int(text)
 
@@ -212,13 +242,10 @@ async def _asset(site: Site, request: web.Request) -> web.StreamResponse:
 async def _journals(site: Site, request: web.Request) -> web.StreamResponse:
     query = request.query
     offset, limit = _part(request)
-    folder = query.get("folder", "")
-    if folder and not folder.endswith("/"):
-        raise _InvalidRequestError("expected a folder that ends in a slash")
     wanted = ListWanted(
         offset=offset,
         limit=limit,
-        folder=folder,
+        folder=_folder(request),
         text=query.get("text", ""),
         in_folders="folder" in query,
     )
@@ -239,44 +266,94 @@ async def _journal(site: Site, request: web.Request) -> web.StreamResponse:
             async for fragment in fragments:
                 sums.add(fragment.spec)
                 await turns.rest()
-        head = await head_of(client, name, HEAD_SECONDS)
+        head = await head_of(client, name, _HEAD_SECONDS)
     return _answer(journal_detail(journal, sums, head))
 
 
+async def _summary(site: Site, request: web.Request) -> web.StreamResponse:
+    selector = _selector(request)
+    journals = await site.listings.get(_auth(request), _token(request), selector)
+    return _answer(await in_turns(summary(journals, _folder(request))))
+
+
 async def _tail(site: Site, request: web.Request) -> web.StreamResponse:
-    name = _journal_name(request)
-    async with site.open_client(_auth(request)) as client:
-        form: TailForm = TextForm()
-        if request.query.get("form") == "messages":
-            journal = await get_journal(client, name, timeout=HEAD_SECONDS)
+    """Send content: from `begin`, from the first message of `time`, or the most recent.
+
+    The tail follows the journal unless it has a number of `bytes`. Messages from `from` up to `to`
+    are sent, and of others the states: so a page gets more messages, and the states that they give
+    to those which it has.
+    """
+    name, query = _journal_name(request), request.query
+    with site.tails.place():
+        async with site.open_client(_auth(request)) as client:
+            new_form: Callable[[], MessageForm] | None = None
+            if query.get("form") == "messages":
+                journal = await get_journal(client, name, timeout=_HEAD_SECONDS)
+                fresh = range(_number(request, "from", 0), _number(request, "to", _MAX_OFFSET))
+                new_form = functools.partial(
+                    MessageForm, journal.spec, query.get("uuid", ""), fresh=fresh
+                )
             with _of_browser():
-                form = MessageForm(journal.spec, request.query.get("uuid", ""))
-        return await site.tails.answer(request, client, name, form)
+                form = TextForm() if new_form is None else new_form()
+            head = await head_of(client, name, _HEAD_SECONDS)
+            begin = min(_number(request, "begin", 0), head) if "begin" in query else None
+            if "time" in query:
+                seconds = min(_number(request, "time", 0), _MAX_TIME)
+                time = datetime.fromtimestamp(seconds, UTC)
+                async with asyncio.timeout(CALL_SECONDS):
+                    begin = await offset_at(client, name, time, head, new_form)
+            end = None
+            if "bytes" in query:
+                end = head if begin is None else min(begin + _number(request, "bytes", 0), head)
+            if begin and new_form is not None:
+                begin -= 1  # The end of a message tells that the next one begins here.
+            wanted = Span(name, head, begin, end)
+            return await site.tails.answer(request, client, form, wanted)
 
 
 class _NamesWanted(msgspec.Struct, forbid_unknown_fields=True):
     names: list[str]
+    selector: str = ""
 
 
-async def _names(request: web.Request) -> list[str]:
-    names = (await _body(request, _NamesWanted)).names
+def _few(names: list[str]) -> list[str]:
     if len(names) > _MAX_ROWS:
         raise _InvalidRequestError(f"more than {_MAX_ROWS} names")
     return names
 
 
 async def _heads(site: Site, request: web.Request) -> web.StreamResponse:
-    names = [_checked_name(name) for name in await _names(request)]
+    """Answer with write heads of journals, and of folders with the sums of their journals."""
+    body = await _body(request, _NamesWanted)
+    of_folders: dict[str, list[str]] = {}
+    for name in _few(body.names):
+        if name and not name.endswith("/"):
+            of_folders[name] = [_checked_name(name)]
+    if len(of_folders) < len(body.names):
+        _checked_selector(body.selector)
+        journals = await site.listings.get(_auth(request), _token(request), body.selector)
+        for name in body.names:
+            begin, end = folder_range(journals, name)
+            if name not in of_folders and end - begin <= _MAX_SUMMED:
+                of_folders[name] = [journal.spec.name for journal in journals[begin:end]]
+    wanted = list(dict.fromkeys(itertools.chain.from_iterable(of_folders.values())))
     async with site.open_client(_auth(request)) as client:
 
-        async def head(name: str) -> dict[str, str]:
+        async def head(name: str) -> int | str:
             try:
-                known = await head_of(client, name, HEAD_SECONDS)
+                return await head_of(client, name, _HEAD_SECONDS)
             except (pb.GazetteError, TimeoutError) as error:
-                return {"name": name, "head": "", "problem": str(error) or "no answer in time"}
-            return {"name": name, "head": str(known), "problem": ""}
+                return str(error) or "no answer in time"
 
-        return _answer([each async for each in in_batches(head, names)])
+        found = [each async for each in in_batches(head, wanted)]
+    heads = dict(zip(wanted, found, strict=True))
+    answers: list[dict[str, str]] = []
+    for name in body.names:
+        known = [heads[each] for each in of_folders[name]] if name in of_folders else [_TOO_MANY]
+        problem = next((each for each in known if isinstance(each, str)), "")
+        total = sum(each for each in known if isinstance(each, int))
+        answers.append({"name": name, "head": "" if problem else str(total), "problem": problem})
+    return _answer(answers)
 
 
 async def _spec(site: Site, request: web.Request) -> web.StreamResponse:
@@ -303,10 +380,14 @@ async def _review(site: Site, request: web.Request) -> web.StreamResponse:
     return _answer(await in_thread(review, change, present))
 
 
+def _require_edits(site: Site) -> None:
+    if site.read_only:
+        raise web.HTTPForbidden(reason="the console is read-only")
+
+
 async def _apply(site: Site, request: web.Request) -> web.StreamResponse:
     """Apply an edit that expects the revision of the edited spec. The brokers check it."""
-    if site.read_only:
-        return _failure(403, "the console is read-only")
+    _require_edits(site)
     change = await _edit(request)
     async with site.open_client(_auth(request)) as client:
         try:
@@ -337,7 +418,7 @@ async def _shards(site: Site, request: web.Request) -> web.StreamResponse:
 
 async def _lags(site: Site, request: web.Request) -> web.StreamResponse:
     open_shards = _consumer(site)
-    names, auth = await _names(request), _auth(request)
+    names, auth = _few((await _body(request, _NamesWanted)).names), _auth(request)
     async with (
         asyncio.timeout(CALL_SECONDS),
         open_shards(auth) as consumer,
@@ -345,3 +426,24 @@ async def _lags(site: Site, request: web.Request) -> web.StreamResponse:
     ):
         lags = await lags_of(consumer, brokers, names)
     return _answer([shard_lag(*each) for each in zip(names, lags, strict=True)])
+
+
+class _UnassignWanted(msgspec.Struct, forbid_unknown_fields=True):
+    shard: str
+    failed: bool
+    """Whether only failed replicas are unassigned, whose errors are reset by that."""
+
+
+async def _unassign(site: Site, request: web.Request) -> web.StreamResponse:
+    open_shards = _consumer(site)
+    _require_edits(site)
+    body = await _body(request, _UnassignWanted)
+    async with open_shards(_auth(request)) as client:
+        with _of_browser():
+            wanted = pc.UnassignRequest(shards=[body.shard], only_failed=body.failed)
+            pb.validate(wanted)
+        try:
+            unassigned = await unassign_shards(client, wanted, timeout=CALL_SECONDS)
+        except pb.ShardEtcdTransactionFailedError:
+            return _failure(409, "nothing was unassigned: assignments changed meanwhile")
+    return _answer({"shards": list(unassigned.shards)})

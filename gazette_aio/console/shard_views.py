@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol.consumer as pc
@@ -61,16 +62,23 @@ def shard_page(
 ) -> Generator[None, None, dict[str, Any]]:
     """Return the rows from `offset` on of the shards whose ID contains a text, ignoring case.
 
-    The generator yields between steps of bounded length.
+    All of these shards are counted by their status. The generator yields between steps of bounded
+    length.
     """
     wanted = text.casefold()
     rows: list[dict[str, Any]] = []
-    matched = 0
+    statuses: Counter[str] = Counter()
     for number, shard in enumerate(shards, 1):
         if wanted in shard.spec.id.casefold():
-            if offset <= matched < offset + limit:
-                rows.append(shard_row(shard))
-            matched += 1
+            row = shard_row(shard)
+            if offset <= statuses.total() < offset + limit:
+                rows.append(row)
+            statuses[row["status"]] += 1
         if number % _STEP == 0:
             yield
-    return {"total": len(shards), "matched": matched, "rows": rows}
+    return {
+        "total": len(shards),
+        "matched": statuses.total(),
+        "statuses": statuses,
+        "rows": rows,
+    }

@@ -29,7 +29,7 @@ class Settled(NamedTuple):
 
     begin: int
     """Offset of the message's first byte."""
-    state: State
+    state: State | Literal["unreadable"]
 
 
 class _Producer:

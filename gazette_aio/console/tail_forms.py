@@ -23,7 +23,8 @@ _TEXT_BYTES: Final = 4 << 10
 _MESSAGE_BYTES: Final = 32 << 10
 _FRAME_BYTES: Final = 4 << 20
 _EVENT_MESSAGES: Final = 32
-_SHOWN_BYTES: Final = 2 << 10
+_WITHIN_CHARACTERS: Final = bytes(range(0x80, 0xC0))
+_SHOWN_BYTES: Final = 16 << 10
 
 
 class TailForm(Protocol):
@@ -52,14 +53,19 @@ class TextForm:
         self.recent_bytes = recent_bytes
         # Characters may be cut by the ends of events.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_within = False
 
-    def begin(self, offset: int) -> None:  # noqa: ARG002 - of the protocol.
+    def begin(self, offset: int) -> None:
         """Drop the incomplete character of the previous content."""
         self._decoder.reset()
+        self._is_within = offset > 0
 
     def events(self, begin: int, content: bytes) -> Iterator[bytes]:
-        """Yield one event."""
+        """Yield one event. Content that begins within a character loses its rest."""
         end = begin + len(content)
+        if self._is_within:
+            content = content[:3].lstrip(_WITHIN_CHARACTERS) + content[3:]
+            begin, self._is_within = end - len(content), False
         text = self._decoder.decode(content)
         yield tail_event(end, {"begin": str(begin), "end": str(end), "text": text})
 
@@ -70,6 +76,7 @@ class MessageForm:
     Args:
         journal: Spec of the journal.
         uuid_path: Members that lead to the UUID of a JSON document; empty for the usual one.
+        fresh: Offsets of messages to send; None for all. Of other messages, only states are sent.
         recent_bytes: Bytes before the write head at which a tail begins.
 
     Raises:
@@ -78,9 +85,15 @@ class MessageForm:
     """
 
     def __init__(
-        self, journal: pb.JournalSpec, uuid_path: str = "", recent_bytes: int = _MESSAGE_BYTES
+        self,
+        journal: pb.JournalSpec,
+        uuid_path: str = "",
+        *,
+        fresh: range | None = None,
+        recent_bytes: int = _MESSAGE_BYTES,
     ) -> None:
         self.recent_bytes = recent_bytes
+        self._fresh = fresh
         values = [each.value for each in journal.labels.labels if each.name == pb.CONTENT_TYPE]
         content_type = values[0] if values else ""
         framing = find_framing(content_type)
@@ -100,25 +113,46 @@ class MessageForm:
 
     def events(self, begin: int, content: bytes) -> Iterator[bytes]:
         """Yield events of a few messages each."""
-        end = begin + len(content)
+        self.feed(begin, content)
+        shown: list[dict[str, Any]] = []
+        settled: list[Settled] = []
+        end = begin
+        while (message := self.next_message(settled)) is not None:
+            end = int(message["end"])
+            at = int(message["begin"])
+            if self._fresh is None or at in self._fresh:
+                shown.append(message)
+            else:
+                settled.append(Settled(at, message["state"]))
+            if len(shown) + len(settled) >= _EVENT_MESSAGES:
+                yield _messages_event(end, shown, settled)
+                shown, settled = [], []
+        if shown or settled:
+            yield _messages_event(end, shown, settled)
+
+    def feed(self, begin: int, content: bytes) -> None:
+        """Take the next content of the journal."""
         if self._is_within and self._framing.is_lines:
+            end = begin + len(content)
             _, newline, content = content.partition(b"\n")
             if not newline:
                 return
             self._decoder.jump(end - len(content))
             self._is_within = False
         self._decoder.feed(content)
-        shown: list[dict[str, Any]] = []
-        settled: list[Settled] = []
-        while (message := self._next(settled)) is not None:
-            shown.append(message)
-            if len(shown) + len(settled) >= _EVENT_MESSAGES:
-                yield _messages_event(shown, settled)
-                shown, settled = [], []
-        if shown:
-            yield _messages_event(shown, settled)
 
-    def _next(self, settled: list[Settled]) -> dict[str, Any] | None:
+    def next_message(self, settled: list[Settled]) -> dict[str, Any] | None:
+        """Return the next message of the content so far, or None.
+
+        Args:
+            settled: Final states of earlier messages are added to it.
+
+        Returns:
+            The `state` is `unreadable` for bytes that aren't a message. The `producer` is its ID as
+            hexadecimal digits, and the `time` that of the clock as ISO 8601; both are empty for
+            messages without UUIDs. The `text` is the first bytes of the message, which has more
+            if it `isCut`.
+        """
         while True:
             try:
                 frame = self._decoder.next_frame()
@@ -157,12 +191,19 @@ def _text(payload: bytes) -> str:
 
 def _unreadable(begin: int, end: int, text: str) -> dict[str, Any]:
     place = {"begin": str(begin), "end": str(end)}
-    return {**place, "state": "unreadable", "producer": "", "time": "", "text": text}
+    return {
+        **place,
+        "state": "unreadable",
+        "producer": "",
+        "time": "",
+        "text": text,
+        "isCut": False,
+    }
 
 
-def _messages_event(shown: list[dict[str, Any]], settled: list[Settled]) -> bytes:
+def _messages_event(end: int, shown: list[dict[str, Any]], settled: list[Settled]) -> bytes:
     states = [(str(each.begin), each.state) for each in settled]
-    return tail_event(int(shown[-1]["end"]), {"messages": shown, "settled": states})
+    return tail_event(end, {"messages": shown, "settled": states})
 
 
 def tail_event(end: int, data: Any) -> bytes:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
-from gazette_aio.client.reads.head import head_of
-from gazette_aio.console.tail_forms import problem_event
+from gazette_aio.console.tail_forms import problem_event, tail_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
 
     from gazette_aio.client import JournalClient, RetryReader
     from gazette_aio.console.tail_forms import TailForm
-
-HEAD_SECONDS: Final = 5.0
-"""Seconds within which a broker must answer with a write head."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +39,18 @@ class TailLimits:
     write_seconds: float = 20.0
 
 
+class Span(NamedTuple):
+    """Content to send."""
+
+    journal: str
+    head: int
+    """Write head of the journal."""
+    begin: int | None = None
+    """First offset; None for the most recent content."""
+    end: int | None = None
+    """Offset after the content; None to follow the journal."""
+
+
 class Tails:
     """Sends the newest content of journals to browsers, until they close the page.
 
@@ -61,22 +70,12 @@ class Tails:
         for task in self._tasks:
             task.cancel()
 
-    async def answer(
-        self, request: web.Request, client: JournalClient, journal: str, form: TailForm
-    ) -> web.StreamResponse:
-        """Answer a request with a tail.
-
-        Args:
-            request: The request.
-            client: Client of the browser.
-            journal: Name of the journal.
-            form: Form in which the content is sent.
+    @contextmanager
+    def place(self) -> Generator[None]:
+        """Let the current task serve a tail within the block.
 
         Raises:
             HTTPServiceUnavailable: There are too many tails.
-            GazetteError: A request to the brokers failed.
-
-        Cancellation: aborts — the tail ends.
         """
         if len(self._tasks) >= self._limits.count:
             raise web.HTTPServiceUnavailable(reason="too many tails are open: close some")
@@ -84,24 +83,45 @@ class Tails:
         assert task is not None
         self._tasks.add(task)
         try:
-            # Refusals come before the answer begins, and thus have a status.
-            head = await head_of(client, journal, HEAD_SECONDS)
-            response = web.StreamResponse()
-            response.content_type = "text/event-stream"
-            response.charset = "utf-8"
-            await response.prepare(request)
-            recent = self._limits.recent_bytes
-            begin = max(head - (form.recent_bytes if recent is None else recent), 0)
-            form.begin(begin)
-            wanted = pb.ReadRequest(journal=journal, offset=begin, block=True)
-            try:
-                async with client.read(wanted) as reader:
-                    await self._send(reader, form, request, response)
-            except ConnectionError:
-                pass  # The browser has gone.
-            return response
+            yield
         finally:
             self._tasks.discard(task)
+
+    async def answer(
+        self, request: web.Request, client: JournalClient, form: TailForm, wanted: Span
+    ) -> web.StreamResponse:
+        """Answer a request with content of a journal.
+
+        Args:
+            request: The request.
+            client: Client of the browser.
+            form: Form in which the content is sent.
+            wanted: The content.
+
+        Cancellation: aborts — the tail ends.
+        """
+        response = web.StreamResponse()
+        response.content_type = "text/event-stream"
+        response.charset = "utf-8"
+        await response.prepare(request)
+        begin, end = wanted.begin, wanted.end
+        if begin is None:
+            recent = self._limits.recent_bytes
+            begin = max(wanted.head - (form.recent_bytes if recent is None else recent), 0)
+        form.begin(begin)
+        read = pb.ReadRequest(
+            journal=wanted.journal, offset=begin, end_offset=end or 0, block=end is None
+        )
+        try:
+            if end is None or begin < end:
+                async with client.read(read) as reader:
+                    await self._send(reader, form, request, response)
+            if end is not None:
+                event = tail_event(end, {"end": str(end), "head": str(wanted.head)})
+                await self._write(event, request, response)
+        except ConnectionError:
+            pass  # The browser has gone.
+        return response
 
     async def _send(
         self,
@@ -130,11 +150,16 @@ class Tails:
                 if not quiet.expired():
                     raise
             for event in events:
-                try:
-                    async with asyncio.timeout(self._limits.write_seconds):
-                        await response.write(event)
-                except TimeoutError:
-                    if request.transport is not None:
-                        request.transport.abort()
-                    return
+                await self._write(event, request, response)
                 await turns.rest()
+
+    async def _write(
+        self, event: bytes, request: web.Request, response: web.StreamResponse
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._limits.write_seconds):
+                await response.write(event)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the browser takes nothing") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _STEP: Final = 64
 """Journals between turns of other tasks."""
+_TROUBLED: Final = 20
+"""Journals with problems that a summary names."""
 
 
 def journal_row(journal: pb.ListResponse.Journal) -> dict[str, Any]:
@@ -29,8 +32,57 @@ def journal_row(journal: pb.ListResponse.Journal) -> dict[str, Any]:
         "name": spec.name,
         "replication": spec.replication,
         "members": members,
+        "health": _health(journal),
         "suspend": shown_name(pb.JournalSpec.Suspend.Level, spec.suspend.level),
         "stores": list(spec.fragment.stores),
+    }
+
+
+def _health(journal: pb.ListResponse.Journal) -> str:
+    """Return `served`, `suspended`, `unserved` without a primary, or `short` of replicas."""
+    suspend = pb.JournalSpec.Suspend
+    level, members = journal.spec.suspend.level, len(journal.route.members)
+    if level == suspend.FULL:
+        return "suspended"
+    if not members or journal.route.primary == -1:
+        return "unserved"
+    wanted = 1 if level == suspend.PARTIAL else journal.spec.replication
+    return "short" if members < wanted else "served"
+
+
+def summary(
+    journals: Sequence[pb.ListResponse.Journal], folder: str = ""
+) -> Generator[None, None, dict[str, Any]]:
+    """Return sums of the journals of a folder, in steps of bounded length.
+
+    Returns:
+        The number of `journals`, the number of them by `health`, the first of those that aren't
+        served as they should be as `troubled`, their `stores`, and their `brokers`: of each the
+        number of journals of which it's the primary, and the number of all its journals.
+    """
+    begin, end = folder_range(journals, folder)
+    health: Counter[str] = Counter()
+    primaries: Counter[str] = Counter()
+    replicas: Counter[str] = Counter()
+    stores: set[str] = set()
+    troubled: list[str] = []
+    for index in range(begin, end):
+        row = journal_row(journals[index])
+        health[row["health"]] += 1
+        replicas.update(row["members"])
+        if row["health"] in ("served", "short"):
+            primaries[row["members"][0]] += 1
+        stores.update(row["stores"])
+        if row["health"] in ("unserved", "short") and len(troubled) < _TROUBLED:
+            troubled.append(row["name"])
+        if index % _STEP == 0:
+            yield
+    return {
+        "journals": end - begin,
+        "health": health,
+        "troubled": troubled,
+        "stores": sorted(stores),
+        "brokers": [(name, primaries[name], number) for name, number in sorted(replicas.items())],
     }
 
 
@@ -61,10 +113,10 @@ def journal_page(
 
     Returns:
         The `total` number of journals, how many of them `matched` folder and text, the number of
-        all rows as `entries`, and the `rows` of the part: of journals, and of folders with the
-        number of their journals.
+        all rows as `entries`, and the `rows` of the part: of journals, and of folders with their
+        `summary()`.
     """
-    begin, end = _range(journals, wanted.folder, 0, len(journals))
+    begin, end = folder_range(journals, wanted.folder)
     rows: list[dict[str, Any]] = []
     last = wanted.offset + wanted.limit
     entries = matched = 0
@@ -79,11 +131,10 @@ def journal_page(
                 yield
             continue
         if wanted.offset <= entries < last:
-            rows.append(
-                {"folder": folder, "journals": after - begin}
-                if folder
-                else journal_row(journals[begin])
-            )
+            if folder:
+                rows.append({"folder": folder, **(yield from summary(journals, folder))})
+            else:
+                rows.append(journal_row(journals[begin]))
         entries += 1
         matched += after - begin
         begin = after
@@ -108,6 +159,11 @@ def _entry(
     while (further := name.find("/", slash + 1)) != -1 and last.startswith(name[: further + 1]):
         slash = further
     return after, name[: slash + 1]
+
+
+def folder_range(journals: Sequence[pb.ListResponse.Journal], folder: str) -> tuple[int, int]:
+    """Return the range of the journals of a folder, or of all of them for an empty name."""
+    return _range(journals, folder, 0, len(journals))
 
 
 def _range(

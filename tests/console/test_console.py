@@ -48,6 +48,35 @@ async def test_journals_and_heads(page, gazette_client):
     assert "JOURNAL_NOT_FOUND" in missing["problem"]
 
 
+async def test_folders(page, gazette_client):
+    names = [f"a/{number:03}" for number in range(3)] + ["b/one"]
+    await create_journals(gazette_client, *map(journal_spec, names))
+    for name in names:
+        await gazette_client.append(name, name.encode())
+    asks = {"names": ["", "a/", "b/one", "c/"]}
+    heads = await asked(page, "/api/heads", body=asks)
+    assert [head["head"] for head in heads] == ["20", "15", "5", "0"]
+    asks["selector"] = "name=a/001"
+    heads = await asked(page, "/api/heads", body=asks)
+    assert [head["head"] for head in heads] == ["5", "5", "5", "0"]
+    await asked(page, "/api/heads", 400, body={**asks, "selector": "=="})
+    sums = await asked(page, "/api/summary?folder=a/")
+    [[broker, primaries, replicas]] = sums.pop("brokers")
+    assert (broker.split("/")[0], primaries, replicas) == ("local", 3, 3)
+    assert sums == {"journals": 3, "health": {"served": 3}, "troubled": [], "stores": []}
+    listed = await asked(page, "/api/journals?folder=")
+    assert [row.get("folder") for row in listed["rows"]] == ["a/", None]
+    assert listed["rows"][0]["health"] == {"served": 3}
+
+
+async def test_sums_of_many_journals_are_not_asked_for(page, gazette_client, monkeypatch):
+    monkeypatch.setattr(routes, "_MAX_SUMMED", 1)
+    await create_journals(gazette_client, *map(journal_spec, ("a/one", "a/two", "b/one")))
+    every, few = await asked(page, "/api/heads", body={"names": ["", "b/"]})
+    assert (every["head"], few["head"]) == ("", "0")
+    assert "journals" in every["problem"]
+
+
 @pytest.mark.parametrize(
     ("sent", "received"),
     [

@@ -193,6 +193,122 @@ async def test_messages(gazette_broker, gazette_client, tmp_path, pictures):
         assert await tab.run("document.title") == "orders/part-003 · Gazette"
 
 
+_SEEN = "[...document.querySelectorAll('#feed li')].filter((row) => row.checkVisibility())"
+
+
+async def test_the_history_of_messages(gazette_broker, gazette_client, tmp_path, pictures):
+    spec = journal_spec("orders/part-003", labels=_LINES)
+    await create_journals(gazette_client, spec)
+    # The transaction of the first message ends far behind it.
+    content = line(_TWO, 1, CONTINUE_TXN, "begun")
+    for number in range(300):
+        content += line(_ONE, number + 1, CONTINUE_TXN, f"message {number:03} " + "x" * 200)
+        content += line(_ONE, number + 1, ACK_TXN)
+    content += line(_TWO, 1, ACK_TXN)
+    await gazette_client.append(spec.name, content)
+    async with page(gazette_broker, tmp_path, f"#{spec.name}") as tab:
+        await says(tab, "facts", "application/x-ndjson")
+        await click(tab, "tab-messages")
+        # The newest are there at once, and acknowledgements aren't in sight.
+        await says(tab, "feed", "message 299")
+        await says(tab, "place", f"of {len(content):,}")
+        assert not await tab.run(f"{_SEEN}.some((row) => row.dataset.state !== 'committed')")
+        await click(tab, "acks")
+        assert await tab.run(f"{_SEEN}.some((row) => row.dataset.state === 'acknowledgement')")
+        await click(tab, "acks")
+        shown = await tab.run(f"{_SEEN}.at(-1).querySelector('summary').textContent")
+        assert shown == '{"text": "message 299 ' + "x" * 200 + '"}'
+        # Page back to the beginning, whose state is told by what follows.
+        while "message 000" not in await text_of(tab, "feed"):
+            before = await tab.run("document.querySelectorAll('#feed li').length")
+            await click(tab, "earlier")
+            await tab.until(f"document.querySelectorAll('#feed li').length > {before}")
+        await says(tab, "place", "0 to ")
+        await tab.until("document.querySelector('#feed li').dataset.state === 'committed'")
+        await says(tab, "counts", "301 committed")
+        begins = await tab.run(
+            "[...document.querySelectorAll('#feed .number')].map((one) => one.textContent)"
+        )
+        offsets = [int(begin.replace(",", "")) for begin in begins]
+        assert (offsets, len(offsets)) == (sorted(set(offsets)), 602)
+        # Look for a text in what is loaded.
+        await tab.type("find", "MESSAGE 017")
+        assert await tab.run(f"{_SEEN}.length") == 1
+        assert await text_of(tab, "found") == "1 of 602"
+        await tab.run("document.getElementById('find').focus()")
+        await press(tab, "Escape")
+        await tab.type("find", "")
+        # Go to an offset, and on from there.
+        await tab.type("goto", f"{offsets[21]:,}")
+        await tab.run("document.getElementById('position').requestSubmit()")
+        await says(tab, "place", f"{offsets[21]:,} to ")
+        assert "message 010" in await tab.run(f"{_SEEN}[0].textContent")
+        count = await tab.run("document.querySelectorAll('#feed li').length")
+        await click(tab, "later")
+        await tab.until(f"document.querySelectorAll('#feed li').length > {count}")
+        assert await tab.run("document.querySelector('#feed li').dataset.state") == "committed"
+        # Go to a time. All messages are of one second.
+        time = await tab.run("document.querySelector('#feed time').textContent")
+        assert time.endswith("Z")
+        await tab.type("goto", time)
+        await tab.run("document.getElementById('position').requestSubmit()")
+        await says(tab, "place", "0 to ")
+        await tab.type("goto", "yesterday")
+        await tab.run("document.getElementById('position').requestSubmit()")
+        await says(tab, "problem", "Expected an offset")
+
+
+async def test_a_message_unfolds(gazette_broker, gazette_client, tmp_path, pictures):
+    spec = journal_spec("orders/part-003", labels=_LINES)
+    await create_journals(gazette_client, spec)
+    uuid = build_uuid(_ONE, _CLOCK, OUTSIDE_TXN)
+    meta = f'"_meta":{{"uuid":"{uuid}","key":1}}'
+    text = f'{{{meta},"big":9007199254740993,"empty":[],"list":[1,{{"a":"{_HOSTILE}"}}]}}'
+    cut = json.dumps({"_meta": {"uuid": str(uuid)}, "a": ["x" * 20_000]})
+    await gazette_client.append(spec.name, f"{text}\n{cut}\n".encode())
+    async with page(gazette_broker, tmp_path, f"#{spec.name}") as tab:
+        await says(tab, "facts", "Write head")
+        await click(tab, "tab-messages")
+        await says(tab, "feed", "9007199254740993")
+        shown = await tab.run("document.querySelector('#feed summary').textContent")
+        # As it's written, but for the UUID.
+        assert shown.startswith('{"_meta": {"key": 1}, "big": 9007199254740993, "empty": [], ')
+        await tab.run("document.querySelector('#feed summary').click()")
+        await tab.until("document.querySelectorAll('.tree details').length === 4")
+        tree = await tab.run("document.querySelector('.tree').innerText")
+        assert f'"uuid": "{uuid}",' in tree
+        assert _HOSTILE in tree
+        await tab.run("document.querySelectorAll('.tree summary')[2].click()")
+        assert _HOSTILE not in await tab.run("document.querySelector('.tree').innerText")
+        assert "]} …" in await tab.run("document.querySelectorAll('#feed li')[1].textContent")
+        await tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite"])
+        await tab.run("document.querySelector('#feed .copy').click()")
+        await tab.until("document.querySelector('#feed .copy').textContent === 'Copied'")
+        assert await tab.run("navigator.clipboard.readText()") == text
+        assert await tab.run("document.images.length") == 1
+        for theme in ("light", "dark"):
+            await tab.theme(theme)
+            (pictures / f"tree-{theme}.png").write_bytes(await tab.picture())
+
+
+async def test_details_take_the_place_of_the_list_on_narrow_screens(
+    gazette_broker, gazette_client, tmp_path, pictures
+):
+    await create_journals(gazette_client, journal_spec("orders/part-003", labels=_LINES))
+    async with page(gazette_broker, tmp_path) as tab:
+        metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        await tab.call("Emulation.setDeviceMetricsOverride", **metrics)
+        await says(tab, "list", "part-003")
+        await tab.run("document.querySelector('#list a').click()")
+        await says(tab, "facts", "Write head")
+        top = "document.getElementById('facts').getBoundingClientRect().top"
+        assert await tab.run(f"{top} > 0 && {top} < 400")
+        assert await tab.run("document.documentElement.scrollWidth") == 390
+        (pictures / "narrow.png").write_bytes(await tab.picture())
+        await click(tab, "close")
+        await tab.until("document.getElementById('journals').checkVisibility()")
+
+
 async def test_journals_of_bytes_have_no_messages(gazette_broker, gazette_client, tmp_path):
     await create_journals(gazette_client, journal_spec("a/bytes"))
     await gazette_client.append("a/bytes", f"{_HOSTILE}\n\nlast".encode())

@@ -15,6 +15,7 @@ from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from tests.cli.test_shards import Forgetful
 from tests.console.browser import PROGRAM, opened
 from tests.console.serving import asked, bearer, serving
+from tests.console.test_views import each_step
 from tests.waiting import eventually
 
 
@@ -25,11 +26,6 @@ def _listed(name: str, *codes: int, primary: int = 0) -> pc.ListResponse.Shard:
         shard.status.add(code=code)
     shard.route.primary = primary
     return shard
-
-
-def each_step(steps: Any) -> Any:
-    """Iterate the steps of some work, and then its result."""
-    yield (yield from steps)
 
 
 def test_the_primary_is_first_and_errors_are_shown():
@@ -54,6 +50,7 @@ def test_pages_of_matching_shards():
     page = steps.pop()
     assert len(steps) > 100
     assert (page["total"], page["matched"]) == (10000, 5000)
+    assert page["statuses"] == {"IDLE": 5000}
     assert [row["id"] for row in page["rows"]] == [f"B-{number}" for number in range(4990, 5000)]
 
 
@@ -83,9 +80,11 @@ async def harness():
         yield harness
 
 
-def serving_shards(harness: Any) -> Any:
-    endpoint = harness.members[0].endpoint
-    return serving(harness.client, open_shards=lambda auth: connect_shards(endpoint, auth=auth))
+def serving_shards(harness: Any, **options: Any) -> Any:
+    def open_shards(auth: pb.Authorizer) -> Any:
+        return connect_shards(harness.members[0].endpoint, auth=auth)
+
+    return serving(harness.client, open_shards=open_shards, **options)
 
 
 async def test_shards(harness: Any, tmp_path: Path, pictures: Path) -> None:
@@ -106,16 +105,45 @@ async def test_shards(harness: Any, tmp_path: Path, pictures: Path) -> None:
             tab.complaints.clear()  # The refusal without a token.
             await tab.run(f"document.getElementById('token').value = '{token.split()[1]}'")
             await tab.run("document.getElementById('access').requestSubmit()")
-            await tab.until("document.getElementById('status').textContent === '1 of 1 shards'")
+            await tab.until(
+                "document.getElementById('status').textContent.startsWith('1 of 1 shards · 1 primary')"
+            )
             await tab.until("document.getElementById('rows').textContent.includes('0 B')")
             shown = await tab.run("document.getElementById('rows').textContent")
             assert "shard-one" in shown
-            assert "words/in" in shown
             assert "● primary" in shown
+            source = await tab.run("document.querySelector('#rows .sources a').href")
+            assert source == f"{page._base_url}#words/in"
             for theme in ("light", "dark"):
                 await tab.theme(theme)
                 (pictures / f"shards-{theme}.png").write_bytes(await tab.picture())
-            assert tab.complaints == []
+            # It asks before it does it.
+            await tab.run("document.querySelector('#rows .commands button').click()")
+            assert "shard-one" in await tab.run(
+                "document.querySelector('dialog:modal').textContent"
+            )
+            await tab.run("document.getElementById('confirm-yes').click()")
+            await tab.until("document.getElementById('problem').textContent.includes('APPLY')")
+            assert not await tab.run("document.getElementById('confirm').open")
+
+
+async def test_shards_are_unassigned(harness: Any) -> None:
+    reads = await bearer(pb.Capability.LIST | pb.Capability.READ)
+    token = await bearer(pb.Capability.LIST | pb.Capability.APPLY)
+    path, body = "/api/unassign", {"shard": "shard-one", "failed": True}
+    async with serving_shards(harness) as page:
+        await asked(page, path, 401, body=body, Authorization=reads)
+        await asked(page, path, 403, body=body, Authorization=token, Origin="http://evil.example")
+        for wrong in ({}, {**body, "shard": ""}, {**body, "force": True}):
+            await asked(page, path, 400, body=wrong, Authorization=token)
+        # It has no failed replica.
+        kept = await asked(page, path, body=body, Authorization=token)
+        assert kept == {"shards": []}
+        body["failed"] = False
+        done = await asked(page, path, body=body, Authorization=token)
+        assert done == {"shards": ["shard-one"]}
+    async with serving_shards(harness, read_only=True) as page:
+        await asked(page, path, 403, body=body, Authorization=token)
 
 
 async def test_lags(harness: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import pytest
 import gazette_aio.protocol as pb
 from gazette_aio.console.message_uuids import text_of, uuid_reader, wire_uuid
 from gazette_aio.console.states import MessageStates
-from gazette_aio.console.tail_forms import MessageForm
+from gazette_aio.console.tail_forms import MessageForm, TextForm
 from gazette_aio.message import (
     ACK_TXN,
     CONTINUE_TXN,
@@ -21,6 +22,7 @@ from gazette_aio.message import (
     build_uuid,
     encode_fixed_frame,
 )
+from gazette_aio.message.uuid import clock_from_ns
 from gazette_aio.testing import create_journals, journal_spec
 from tests.console.serving import asked, next_event, serving
 
@@ -131,6 +133,25 @@ def test_messages_of_lines(size):
     assert settled == [[shown[0]["begin"], "committed"]]
 
 
+def test_states_of_messages_that_are_not_sent():
+    """A part of a journal is sent, and the states that it gives to what was sent before."""
+    content = _line(_ONE, 16, CONTINUE_TXN, "one")
+    second = len(content)
+    content += _line(_ONE, 32, CONTINUE_TXN, "two") + b"no JSON\n"
+    third = len(content)
+    content += _line(_ONE, 16, ACK_TXN)
+    form = MessageForm(_spec("application/x-ndjson"), fresh=range(second))
+    [event] = _events(form, 0, content)
+    assert [message["begin"] for message in event["messages"]] == ["0"]
+    last = dict(event["settled"])
+    assert (last["0"], last[str(second)]) == ("committed", "rolled-back")
+    assert last[str(third)] == "acknowledgement"
+    assert "unreadable" in last.values()
+    form = MessageForm(_spec("application/x-ndjson"), fresh=range(len(content), 1 << 60))
+    [event] = _events(form, 0, content)
+    assert (event["messages"], len(event["settled"])) == ([], 6)
+
+
 def test_events_have_few_messages():
     content = b"".join(_line(_ONE, 16 * each, OUTSIDE_TXN) for each in range(1, 101))
     events = _events(MessageForm(_spec("application/x-ndjson")), 0, content)
@@ -164,10 +185,10 @@ def test_messages_of_csv():
 
 def test_long_messages_are_cut():
     [event] = _events(
-        MessageForm(_spec("application/x-ndjson")), 0, b'{"a":"' + b"x" * 9000 + b'"}\n'
+        MessageForm(_spec("application/x-ndjson")), 0, b'{"a":"' + b"x" * 20_000 + b'"}\n'
     )
     [message] = event["messages"]
-    assert (len(message["text"]), message["isCut"]) == (2048, True)
+    assert (len(message["text"]), message["isCut"]) == (16 << 10, True)
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", ""])
@@ -224,3 +245,73 @@ async def test_a_tail_of_messages(gazette_broker, gazette_client):
             event = await next_event(response)
             assert event["messages"][0]["state"] == "acknowledgement"
             assert event["settled"] == [[message["begin"], "committed"]]
+
+
+def _at(seconds: int) -> bytes:
+    return _line(_ONE, clock_from_ns(seconds * 1_000_000_000), OUTSIDE_TXN, "x" * 500)
+
+
+async def _part(page: Any, query: str) -> tuple[list[Any], Any]:
+    """Return the messages of a part of a journal, and the last event."""
+    messages: list[Any] = []
+    path = f"/api/tail?name=a/journal&form=messages&{query}"
+    async with page.get(path) as response:
+        assert response.status == 200, await response.text()
+        while "head" not in (event := await next_event(response)):
+            messages += event["messages"]
+        assert await response.read() == b""
+    return messages, event
+
+
+async def test_parts_of_a_journal(gazette_broker, gazette_client):
+    await create_journals(gazette_client, journal_spec("a/journal", labels=_LINES))
+    lines = [_at(seconds) for seconds in range(10)]
+    size = len(lines[0])
+    await gazette_client.append("a/journal", b"".join(lines))
+    async with serving(gazette_broker) as page:
+        every, event = await _part(page, "bytes=100")
+        assert [int(message["begin"]) for message in every] == [size * each for each in range(10)]
+        assert event == {"end": str(10 * size), "head": str(10 * size)}
+        # A part begins with the message at its offset, and has whole messages only.
+        some, event = await _part(page, f"begin={2 * size}&bytes={3 * size - 1}")
+        assert some == every[2:4]
+        assert event == {"end": str(5 * size - 1), "head": str(10 * size)}
+        later, _ = await _part(page, f"begin={2 * size}&bytes={8 * size}&from={4 * size}")
+        assert later == every[4:]
+        earlier, _ = await _part(page, f"begin=1&bytes={9 * size}&from=1&to={2 * size}")
+        assert earlier == every[1:2]
+        assert await _part(page, "begin=999999&bytes=5") == ([], event | {"end": str(10 * size)})
+        for wrong in ("begin=-1", "begin=9223372036854775808", "time=x", "from=1e3"):
+            await asked(page, f"/api/tail?name=a/journal&form=messages&{wrong}", 400)
+
+
+async def test_parts_from_a_time_on(gazette_broker, gazette_client):
+    await create_journals(gazette_client, journal_spec("a/journal", labels=_LINES))
+    lines = [_at(seconds) for seconds in range(1000)]
+    await gazette_client.append("a/journal", b"".join(lines))
+    async with serving(gazette_broker) as page:
+        for seconds in (0, 1, 500, 998, 5000, 1 << 60):
+            found, _ = await _part(page, f"time={seconds}&bytes=40000")
+            at = min(seconds, 999)
+            assert _second(found[0]) <= at <= _second(found[-1])
+            assert at - _second(found[0]) < 40  # It began less than 16 KiB before.
+        # Content without messages has times of files only.
+        path = "/api/tail?name=a/journal&time=5&bytes=10"
+        async with page.get(path) as response:
+            assert (await next_event(response))["begin"] == "0"
+
+
+def _second(message: Any) -> int:
+    return int(datetime.fromisoformat(message["time"]).timestamp())
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_a_part_of_text_may_begin_within_a_character(begin):
+    content = "ä€😀"[begin:].encode()
+    form = TextForm()
+    form.begin(7)
+    [event] = form.events(7, content[begin:])
+    data = json.loads(event.split(b"data: ", 1)[1])
+    skipped = 0 if begin == 0 else 2
+    assert data["text"] == ("ä€😀" if begin == 0 else "😀")
+    assert data["begin"] == str(7 + skipped)

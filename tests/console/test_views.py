@@ -13,6 +13,7 @@ from gazette_aio.console.views import (
     journal_detail,
     journal_page,
     journal_row,
+    summary,
 )
 
 
@@ -20,14 +21,15 @@ def _listed(name: str) -> pb.ListResponse.Journal:
     return pb.ListResponse.Journal(spec=pb.JournalSpec(name=name, replication=1), mod_revision=7)
 
 
+def each_step(steps: Any) -> Any:
+    """Iterate the steps of some work, and then its result."""
+    yield (yield from steps)
+
+
 def paged(journals: Any, *, offset: int = 0, limit: int = 100, **wanted: Any) -> dict[str, Any]:
     """Return a part of a list, which is made in many steps."""
-    steps = journal_page(journals, ListWanted(offset=offset, limit=limit, **wanted))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("dict[str, Any]", end.value)
+    *_, page = each_step(journal_page(journals, ListWanted(offset=offset, limit=limit, **wanted)))
+    return cast("dict[str, Any]", page)
 
 
 def _fragment(begin: int, end: int, store: str = "", mod_time: int = 0) -> pb.Fragment:
@@ -106,6 +108,31 @@ def test_the_primary_is_first(primary, first):
     journal.route.primary = primary
     members = journal_row(journal)["members"]
     assert (members[0], len(members)) == (first, 2)
+
+
+@pytest.mark.parametrize(
+    ("members", "primary", "suspend", "health"),
+    [
+        (2, 0, "NONE", "served"),
+        (1, 0, "NONE", "short"),
+        (1, 0, "PARTIAL", "served"),
+        (1, -1, "NONE", "unserved"),
+        (0, -1, "NONE", "unserved"),
+        (0, -1, "FULL", "suspended"),
+    ],
+)
+def test_health(members, primary, suspend, health):
+    journal = _listed("a/journal")
+    journal.spec.replication = 2
+    journal.spec.suspend.level = pb.JournalSpec.Suspend.Level.Value(suspend)
+    for number in range(members):
+        journal.route.members.add(zone="here", suffix=f"{number}")
+    journal.route.primary = primary
+    [row] = paged([journal])["rows"]
+    assert row["health"] == health
+    sums = list(each_step(summary([journal])))[-1]
+    assert sums["health"] == {health: 1}
+    assert sums["troubled"] == (["a/journal"] if health in ("short", "unserved") else [])
 
 
 def _sums(*fragments: pb.Fragment) -> FragmentSums:

@@ -49,7 +49,11 @@ DEFAULT_CONSOLE_PORT = 8082
     show_envvar=True,
     help="Authorities of members, in PEM format.",
 )
-@click.option("--read-only", is_flag=True, help="Refuse edits, whatever the token permits.")
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Refuse edits and commands of shards, whatever the token permits.",
+)
 @connection_options
 def console(
     connection: ClientSettings,

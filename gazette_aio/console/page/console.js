@@ -3,11 +3,12 @@
 import * as access from "./access.js";
 import * as detail from "./detail.js";
 import { attempt, complain, find } from "./dom.js";
-import { refresh } from "./heads.js";
+import { forgetSums, headOf, refresh } from "./heads.js";
 import * as keys from "./keys.js";
 import { JournalList } from "./list.js";
 import * as path from "./path.js";
 import * as spec from "./spec.js";
+import * as summary from "./summary.js";
 import * as tabs from "./tabs.js";
 import * as tail from "./tail.js";
 
@@ -16,6 +17,7 @@ const HEADS_MS = 3000;
 const LIST_MS = 3000;
 const LONG_LIST_MS = 15000;
 const LONG = 1000;
+const FEW = 100;
 const TYPING_MS = 200;
 const NEW = "new"; // Shorter than any name of a journal.
 
@@ -24,6 +26,8 @@ let showing = new AbortController();
 let folder = "";
 let typing;
 let listedAt = 0;
+let summedAt = 0;
+let summedSelector = "";
 
 const filter = () => ({
   folder,
@@ -33,15 +37,26 @@ const filter = () => ({
 
 async function look(options) {
   listedAt = performance.now();
-  if (await attempt(() => list.load(filter(), options))) attempt(lookAtHeads);
+  const { selector } = filter();
+  if (selector !== summedSelector) forgetSums();
+  summedSelector = selector;
+  const isListed = await attempt(() => list.load(filter(), options));
+  if (isListed && (await attempt(() => summary.show({ folder, selector })))) attempt(lookAtHeads);
 }
 
+const isFolder = (name) => name === "" || name.endsWith("/");
+
 async function lookAtHeads() {
-  const names = new Set(list.names);
+  const seen = new Set([folder, ...list.names]);
   const { chosen } = list;
-  if (chosen && chosen !== NEW) names.add(chosen);
-  await refresh([...names].slice(0, 200));
+  if (chosen && chosen !== NEW) seen.add(chosen);
+  // Sums of many journals cost brokers more.
+  const isDue = list.total <= FEW || performance.now() - summedAt >= LONG_LIST_MS;
+  if (isDue) summedAt = performance.now();
+  const names = [...seen].filter((name) => isDue || !isFolder(name) || !headOf(name));
+  await refresh(names.slice(0, 200), summedSelector);
   list.draw();
+  summary.showRate(folder);
   if (chosen) detail.showRate(chosen);
 }
 
@@ -54,6 +69,7 @@ async function open(name, { focus }) {
     tail.suit(shown.contentType);
     detail.showRate(name);
     if (tabs.current() === "spec") await spec.load(name, showing.signal);
+    if (tabs.current() === "messages") await tail.begin();
   });
   find("detail").hidden = !isThere && find("detail").hidden;
   if (focus && isThere) find("detail").focus({ preventScroll: true });
@@ -72,17 +88,16 @@ async function choose({ focus = false } = {}) {
   if (name === "journals") return; // The link that skips the head of the page.
   showing.abort();
   showing = new AbortController();
-  const isFolder = name === "" || name.endsWith("/");
   const before = folder;
-  if (isFolder) folder = name;
+  if (isFolder(name)) folder = name;
   else if (name !== NEW && (!name.startsWith(folder) || !listedAt)) folder = path.folderOf(name);
   path.show(folder);
-  list.chosen = isFolder ? "" : name;
+  list.chosen = isFolder(name) ? "" : name;
   tail.reset(list.chosen);
   spec.leave();
   if (before !== folder || !listedAt) await look();
   else list.draw();
-  if (isFolder) {
+  if (isFolder(name)) {
     find("detail").hidden = true;
     document.title = "Journals · Gazette";
     if (focus) list.move(0);
@@ -120,7 +135,8 @@ find("filter").addEventListener("input", () => {
 find("close").addEventListener("click", close);
 access.ask(() => look().then(() => choose()));
 tabs.listen((name) => {
-  if (name !== "messages") tail.stop();
+  if (name === "messages") attempt(tail.begin);
+  else tail.stop();
   if (name === "spec" && spec.of() !== list.chosen) {
     attempt(() => spec.load(list.chosen, showing.signal));
   }

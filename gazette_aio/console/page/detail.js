@@ -44,8 +44,9 @@ export function showRate(name) {
   const rates = head?.rates ?? [];
   const now = rate(head?.perSecond ?? 0);
   const most = rate(Math.max(...rates, 0));
+  const drawing = rates.length > 4 ? [spark(rates, RATES, `Rate of the last minutes: ${now} now, at most ${most}`)] : [];
   find("rate").replaceChildren(
-    spark(rates, RATES, `Rate of the last minutes: ${now} now, at most ${most}`),
+    ...drawing,
     element("span", { className: "number", textContent: `${now} · most ${most}` }),
   );
 }

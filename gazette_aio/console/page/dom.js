@@ -42,3 +42,17 @@ export async function attempt(work) {
     return false;
   }
 }
+
+// Pages of plain HTTP have no clipboard, but for what is copied by a command.
+export async function copy(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const put = (event) => {
+    event.preventDefault();
+    event.clipboardData.setData("text/plain", text);
+  };
+  document.addEventListener("copy", put, { once: true });
+  document.execCommand("copy");
+}

@@ -1,9 +1,11 @@
 // Messages of a journal with their states: a shape and a word for each, besides its colour.
 
-import { element, find } from "./dom.js";
-import { count, grouped } from "./format.js";
+import { copy, element, find } from "./dom.js";
+import { count, grouped, moment } from "./format.js";
+import { line, parse, tree, without } from "./json.js";
 
-const KEPT = 500;
+const KEPT = 1000;
+const LONG = 160;
 const SHAPES = {
   committed: "●",
   pending: "○",
@@ -14,8 +16,9 @@ const SHAPES = {
   unreadable: "!",
 };
 
-let shown = new Map();
+let shown = new Map(); // Of each message, by its begin: the row, and the message.
 let counts = {};
+let uuidPath = [];
 
 const COUNTED = ["acknowledgement", "duplicate"];
 
@@ -37,53 +40,127 @@ function showCounts() {
 
 function mark(row, state) {
   row.dataset.state = state;
-  row.firstChild.className = `state ${state}`;
-  row.firstChild.textContent = `${SHAPES[state]} ${word(state)}`;
+  const sign = row.querySelector(".state");
+  sign.className = `state ${state}`;
+  sign.textContent = `${SHAPES[state]} ${word(state)}`;
+}
+
+// A document in one line, which unfolds into a tree; any other text as it is.
+function content({ text, isCut, state }) {
+  const whole = text.trimEnd() + (isCut ? " …" : "");
+  const parsed = state === "unreadable" ? null : parse(text);
+  if (parsed === null) {
+    if (whole.length <= LONG && !whole.includes("\n")) return [element("code", { textContent: whole })];
+    return [folded(whole, () => element("pre", { textContent: whole }))];
+  }
+  const rest = without(parsed, uuidPath);
+  if (rest.entries.length === 0) return [];
+  return [folded(line(rest) + (isCut ? " …" : ""), () => element("div", { className: "tree" }, tree(parsed)))];
+}
+
+function folded(summary, unfold) {
+  const made = element("details", {}, element("summary", {}, element("code", { textContent: summary })));
+  made.addEventListener("toggle", () => made.open && made.append(unfold()), { once: true });
+  return made;
 }
 
 function drawn(message) {
+  const button = element("button", { type: "button", className: "copy", textContent: "Copy" });
+  button.addEventListener("click", async () => {
+    await copy(message.text.trimEnd());
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
   const row = element(
     "li",
     {},
-    element("span"),
-    element("span", { className: "number", textContent: grouped(message.begin) }),
-    element("time", { textContent: message.time.slice(11, 23), title: message.time }),
-    element("span", { className: "producer", textContent: message.producer, title: "Producer" }),
-    element("code", { textContent: message.text.trimEnd() + (message.isCut ? " …" : "") }),
+    element(
+      "div",
+      { className: "line" },
+      element("span"),
+      element("time", { textContent: moment(message.time), dateTime: message.time }),
+      element("span", { className: "number", title: "Offset", textContent: grouped(message.begin) }),
+      element("span", { className: "producer", title: "Producer", textContent: message.producer }),
+    ),
+    ...content(message),
+    button,
   );
+  row.firstChild.firstChild.className = "state";
   mark(row, message.state);
   return row;
 }
 
-export function clear() {
+export function clear(path) {
   shown = new Map();
   counts = {};
+  uuidPath = path;
   find("feed").replaceChildren();
   showCounts();
 }
 
-export function add({ messages, settled }) {
-  const list = find("feed");
-  const isAtEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
-  for (const message of messages) {
-    const row = drawn(message);
-    shown.set(message.begin, row);
-    tally(message.state, 1);
-    list.append(row);
+// Offsets of what is shown, or null.
+export function range() {
+  const messages = [...shown.values()];
+  if (messages.length === 0) return null;
+  return { begin: BigInt(messages[0].message.begin), end: BigInt(messages.at(-1).message.end) };
+}
+
+function isMatch({ text, producer }) {
+  const wanted = find("find").value.toLowerCase();
+  return text.toLowerCase().includes(wanted) || producer.includes(wanted);
+}
+
+// Show only what has the text that is looked for.
+export function search() {
+  let found = 0;
+  for (const { row, message } of shown.values()) {
+    const matches = isMatch(message);
+    row.classList.toggle("unmatched", !matches);
+    if (matches) found += 1;
   }
+  find("found").textContent = find("find").value ? `${count(found)} of ${count(shown.size)}` : "";
+}
+
+function forget(begin) {
+  const { row } = shown.get(begin);
+  tally(row.dataset.state, -1);
+  row.remove();
+  shown.delete(begin);
+}
+
+export function settle(settled) {
   for (const [begin, state] of settled) {
-    const row = shown.get(begin);
-    if (!row) continue;
+    const row = shown.get(begin)?.row;
+    if (!row || row.dataset.state === state) continue;
     tally(row.dataset.state, -1);
     tally(state, 1);
     mark(row, state);
   }
-  for (const [begin, row] of shown) {
-    if (shown.size <= KEPT) break;
-    tally(row.dataset.state, -1);
-    row.remove();
-    shown.delete(begin);
-  }
   showCounts();
-  if (isAtEnd) list.scrollTop = list.scrollHeight;
+}
+
+// Add messages after those which are shown, or before them.
+export function add(messages, { before = false } = {}) {
+  const made = messages.map((message) => [message.begin, { message, row: drawn(message) }]);
+  for (const { state } of messages) tally(state, 1);
+  shown = new Map(before ? [...made, ...shown] : [...shown, ...made]);
+  const rows = made.map(([, { row }]) => row);
+  if (before) find("feed").prepend(...rows);
+  else find("feed").append(...rows);
+  const begins = [...shown.keys()];
+  const beyond = Math.max(begins.length - KEPT, 0);
+  for (const begin of before ? begins.slice(KEPT) : begins.slice(0, beyond)) forget(begin);
+  showCounts();
+  search();
+}
+
+// Bring the first message of a time into sight.
+export function reveal(time) {
+  for (const { row, message } of shown.values()) {
+    if (message.time >= time && message.state !== "acknowledgement") {
+      find("feed").scrollTop = row.offsetTop - find("feed").offsetTop;
+      return;
+    }
+  }
+  find("feed").scrollTop = find("feed").scrollHeight;
 }

@@ -20,3 +20,15 @@ export const rate = (perSecond) => (perSecond > 0 ? `${bytes(Math.round(perSecon
 
 export const time = (seconds) =>
   seconds ? new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 19) + "Z" : "–";
+
+// A time of ISO 8601, with its date and its zone.
+export const moment = (text) => text && text.replace("T", " ").replace("+00:00", "Z");
+
+// The time that a person wrote, as the console writes it; empty if it's none. UTC without a zone.
+export function instant(text) {
+  const found = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d(?:\.\d{1,3})?)?)?\s*(Z|[+-]\d\d:?\d\d)?$/i.exec(text);
+  if (!found) return "";
+  const [, date, minute = "00:00", second = ":00", zone = "Z"] = found;
+  const time = new Date(`${date}T${minute}${second}${zone}`);
+  return Number.isNaN(time.getTime()) ? "" : time.toISOString().replace("Z", "+00:00");
+}

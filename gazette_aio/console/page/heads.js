@@ -1,4 +1,4 @@
-// Write heads of the journals in sight, and their rates between two looks.
+// Write heads of the journals in sight, sums of them in folders, and their rates between two looks.
 
 import { ask } from "./api.js";
 
@@ -8,9 +8,14 @@ const known = new Map();
 
 export const headOf = (name) => known.get(name);
 
-export async function refresh(names, signal) {
+// Sums of another selector are sums of other journals.
+export function forgetSums() {
+  for (const name of known.keys()) if (name === "" || name.endsWith("/")) known.delete(name);
+}
+
+export async function refresh(names, selector) {
   if (names.length === 0) return;
-  const heads = await ask("/api/heads", { body: { names }, signal });
+  const heads = await ask("/api/heads", { body: { names, selector } });
   const now = performance.now();
   for (const { name, head, problem } of heads) {
     const before = known.get(name);

@@ -19,7 +19,7 @@ export function listen({ move, up, close }) {
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") {
-      close();
+      if (event.target.id !== "find" || !event.target.value) close();
       return;
     }
     if (isTyping(event.target)) {

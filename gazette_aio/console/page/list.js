@@ -29,8 +29,9 @@ export class JournalList {
     addEventListener("resize", () => this.draw());
   }
 
+  // Journals and folders in sight.
   get names() {
-    return this.#inSight().flatMap((index) => this.#row(index)?.name ?? []);
+    return this.#inSight().flatMap((index) => keyOf(this.#row(index)) || []);
   }
 
   async load(filter, { keep = false } = {}) {

@@ -1,11 +1,14 @@
 // Rows of the list: a journal, a folder, or one that is still asked for.
 
 import { cell, element } from "./dom.js";
-import { count, grouped, rate } from "./format.js";
+import { bytes, count, grouped, rate } from "./format.js";
 import { headOf } from "./heads.js";
 import { address } from "./path.js";
 
-export const COLUMNS = 5;
+export const COLUMNS = 6;
+
+const SHAPES = { served: "●", short: "◐", unserved: "✕", suspended: "○" };
+const WORDS = { short: "short of replicas" };
 
 export const keyOf = (row) => row?.folder ?? row?.name ?? "";
 
@@ -23,8 +26,22 @@ export function drawn(row, { index, chosen, folder, isCurrent }) {
     made.className = "chosen";
     link.setAttribute("aria-current", "true");
   }
-  made.append(element("td", { title: key }, link), ...(row.folder ? folderCells(row) : cells(row)));
+  const number = row.folder ? element("span", { className: "quiet", textContent: journals(row) }) : "";
+  made.append(element("td", { title: key }, link, number), ...cells(row));
   return made;
+}
+
+const journals = (row) => (row.journals === 1 ? "1 journal" : `${count(row.journals)} journals`);
+
+// Numbers of journals by their health, the worst first.
+export function healthOf(numbers) {
+  const states = Object.keys(SHAPES).filter((state) => numbers[state]).reverse();
+  const isAlone = states.length === 1;
+  return (states.length ? states : ["served"]).map((state) => {
+    const word = WORDS[state] ?? state;
+    const text = isAlone && numbers[state] === 1 ? word : `${isAlone ? "all" : count(numbers[state] ?? 0)} ${word}`;
+    return element("span", { className: `state ${state}`, textContent: `${SHAPES[state]} ${text}` });
+  });
 }
 
 // The folder in sight is in the path above the list, so it's left out of names.
@@ -34,19 +51,22 @@ function named(key, folder) {
   return [element("span", { className: "quiet", textContent: rest.slice(0, begin) }), rest.slice(begin)];
 }
 
-function folderCells(row) {
-  const journals = row.journals === 1 ? "1 journal" : `${count(row.journals)} journals`;
-  return [element("td", { className: "quiet", colSpan: COLUMNS - 1, textContent: journals })];
-}
-
 function cells(row) {
-  const head = headOf(row.name);
-  const state = row.suspend === "NONE" ? "" : ` · suspended: ${row.suspend.toLowerCase()}`;
+  const head = headOf(keyOf(row));
   const isQuiet = !(head?.perSecond > 0);
+  const written = cell(head?.head ? bytes(head.head) : (head?.problem ?? ""), head?.problem ? "quiet" : "number");
+  if (head?.head) written.title = `${grouped(head.head)} bytes`;
+  const brokers = row.folder ? row.brokers.map(([name]) => name) : row.members;
+  const partly = row.suspend === "PARTIAL" ? " · partly suspended" : "";
   return [
-    cell(head?.head ? grouped(head.head) : (head?.problem ?? ""), head?.problem ? "bad" : "number"),
+    written,
     cell(head?.head ? rate(head.perSecond) : "", isQuiet ? "number quiet" : "number live"),
-    cell((row.members.join(", ") || "none") + state, row.members.length ? "" : "bad"),
-    cell(row.stores.join(", ") || "none", row.stores.length ? "" : "quiet"),
+    element("td", {}, ...spaced(healthOf(row.folder ? row.health : { [row.health]: 1 })), partly),
+    row.folder && brokers.length > 1
+      ? Object.assign(cell(`${brokers.length} brokers`, "wide"), { title: brokers.join(", ") })
+      : cell(brokers.join(", ") || "none", brokers.length ? "wide" : "wide bad"),
+    cell(row.stores.join(", ") || "none", row.stores.length ? "wide" : "wide quiet"),
   ];
 }
+
+const spaced = (parts) => parts.flatMap((part, index) => (index ? [" ", part] : [part]));
