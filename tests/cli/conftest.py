@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import io
 import json
@@ -59,6 +60,18 @@ async def spawn(*args: str, env: dict[str, str] | None = None, **kwargs: Any) ->
         env={**NO_BROKER_VARIABLES, **(env or {})},
         **kwargs,
     )
+
+
+def drawn_on(terminal: int) -> bytes:
+    """Return all that was written to a terminal, whose other end is closed, and close it."""
+    drawn = b""
+    try:
+        with contextlib.suppress(OSError):  # There's no more.
+            while piece := os.read(terminal, 1 << 16):
+                drawn += piece
+    finally:
+        os.close(terminal)
+    return drawn
 
 
 @pytest.fixture

@@ -131,17 +131,6 @@ async def test_revision_conflict_fails(broker_cli, space):
     assert done.err.count("\n") == 1
 
 
-async def test_list_yaml_can_be_applied_again(broker_cli, gazette_client, space):
-    await broker_cli("journals", "apply", str(space))
-
-    listed = await broker_cli("journals", "list", "-o", "yaml")
-    again = await broker_cli("journals", "apply", stdin=listed.out)
-
-    assert "compression_codec: GZIP" in listed.text
-    assert again.code == 0, again.err
-    assert "2 upserted" in again.text
-
-
 async def test_delete_by_yaml(broker_cli, gazette_client, space):
     await broker_cli("journals", "apply", str(space))
     listed = await broker_cli("journals", "list", "-o", "yaml", "--selector", "color=blue")

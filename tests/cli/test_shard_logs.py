@@ -16,7 +16,7 @@ from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.recoverylog import FSM, encode_hints
 from gazette_aio.protocol import consumer as pc
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
-from tests.cli.conftest import NO_BROKER_VARIABLES
+from tests.cli.conftest import NO_BROKER_VARIABLES, drawn_on
 from tests.cli.test_shards import Forgetful
 from tests.consumer.recoverylog.player.logs import LogWriter, create_log, files_of
 
@@ -383,8 +383,7 @@ async def test_progress_on_a_terminal(harness, broker, log, tmp_path, args, text
     )
     os.close(end)
     assert await process.wait() == 0
-    shown = os.read(terminal, 1 << 16)
-    os.close(terminal)
+    shown = await asyncio.to_thread(drawn_on, terminal)
     assert text in shown
     assert b"100%" in shown
 
@@ -412,11 +411,12 @@ async def test_what_cannot_be_recovered(harness, run, tmp_path, shard, reason):
     assert not (tmp_path / "recovered").exists()
 
 
-async def test_recover_of_a_log_that_lost_content(harness, run, log, tmp_path):
+@pytest.mark.parametrize("options", [[], ["--accept-loss"]])
+async def test_recover_needs_what_hints_name(harness, run, log, tmp_path, options):
     hints = log.hints
     hints.live_nodes[0].segments[0].last_offset = log.offset + 100
     await store(harness, "shard-one", hints)
-    done = await run("recover", "--id=shard-one", "-d", str(tmp_path / "recovered"))
+    done = await run("recover", "--id=shard-one", "-d", str(tmp_path / "recovered"), *options)
     assert done.code == 1
     assert f"max write-head of {ONE} is {log.offset}" in done.err
     assert not (tmp_path / "recovered").exists()
@@ -456,13 +456,3 @@ async def test_recover_accepts_the_loss_of_what_holes_held(
     done = await run(*recover, "--accept-loss", "--wipe", "--json")
     assert (done.code, done.err) == (0, named)
     assert done.json["holes"] == [{"log": ONE, "begin": end, "end": log.offset}]
-
-
-async def test_recover_does_not_accept_the_loss_of_what_hints_name(harness, run, log, tmp_path):
-    hints = log.hints
-    hints.live_nodes[0].segments[0].last_offset = log.offset + 100
-    await store(harness, "shard-one", hints)
-    done = await run("recover", "--id=shard-one", "-d", str(tmp_path / "files"), "--accept-loss")
-    assert done.code == 1
-    assert f"max write-head of {ONE} is {log.offset}" in done.err
-    assert not (tmp_path / "files").exists()

@@ -226,12 +226,6 @@ async def test_edit_opens_again_with_the_reason(harness, shard_cli, applied, edi
     assert "named journal does not exist (words/out)" in seen
 
 
-@pytest.mark.parametrize("change", ["s/x/x/", "d"])
-async def test_edit_is_given_up(shard_cli, applied, editor, change):
-    done = await shard_cli("edit", "-l", "color=blue", env=editor(change))
-    assert (done.code, done.out, done.err) == (0, b"", "gazette-aio: nothing was changed\n")
-
-
 async def test_edit_sends_changed_shards_only(harness, shard_cli, applied, editor):
     before = {name: item.raw.mod_revision for name, item in shards_of(harness).items()}
     done = await shard_cli("edit", "-l", "", "--json", env=editor("/^ *revision/d;s/blue/green/"))

@@ -17,7 +17,7 @@ from gazette_aio.cli.shell.output import table
 from gazette_aio.testing import journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
 from tests import extent
-from tests.cli.conftest import spawn
+from tests.cli.conftest import drawn_on, spawn
 
 NAME = "shop/orders/events/part-00"
 
@@ -55,16 +55,13 @@ def test_a_table_of_a_width(rows: list[tuple[Any, ...]], width: int) -> None:
 
 async def drawn(columns: int, endpoint: str) -> list[str]:
     """Return the lines of a listing on a terminal."""
-    ours, theirs = os.openpty()
-    try:
-        env = {"COLUMNS": str(columns), "BROKER_ADDRESS": endpoint}
-        process = await spawn("journals", "list", stdout=theirs, env=env)
-        _, err = await process.communicate()
-        assert (process.returncode, err) == (0, b"")
-        text = (await asyncio.to_thread(os.read, ours, 1 << 16)).decode()
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    terminal, end = os.openpty()
+    env = {"COLUMNS": str(columns), "BROKER_ADDRESS": endpoint}
+    process = await spawn("journals", "list", stdout=end, env=env)
+    os.close(end)
+    _, err = await process.communicate()
+    text = (await asyncio.to_thread(drawn_on, terminal)).decode()
+    assert (process.returncode, err) == (0, b"")
     assert text.startswith("\x1b[1mNAME"), "the header is bold"
     return re.sub(r"\x1b\[\d*m", "", text).splitlines()
 

@@ -137,17 +137,6 @@ def test_missing_input_file(inline, tmp_path):
     assert done.err == f"gazette-aio: {tmp_path / 'missing'}: No such file or directory\n"
 
 
-@pytest.mark.parametrize("command", ["read", "append"])
-def test_broker_down(inline, unused_port, command):
-    address = f"http://127.0.0.1:{unused_port}"
-
-    done = inline("journals", command, "a/journal", "--timeout=0.5", f"--broker.address={address}")
-
-    assert done.code == 1
-    assert done.err.startswith(f"gazette-aio: no broker answers at {address} (tried for 0.5 s)")
-    assert done.err.count("\n") == 1
-
-
 async def test_blocking_read_follows_and_ctrl_c_ends_it(gazette_broker, gazette_client, journal):
     await gazette_client.append(journal, b"first\n")
     process = await spawn(
