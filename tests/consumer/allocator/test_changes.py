@@ -85,21 +85,6 @@ class Group:
 ONE_TO_THREE = {"item-1": 1, "item-2": 2, "item-3": 3}
 
 
-def test_items_are_spread_over_zones():
-    group = Group({"a1": 2, "a2": 2, "b": 4}, ONE_TO_THREE)
-    assert group.settle() == (6, 0)
-    assert group.zones_of("item-2") == group.zones_of("item-3") == {"a", "b"}
-    assert group.settle() == (0, 0)
-    assert group.rounds == 0
-
-
-def test_items_are_held_by_all_members():
-    items = {f"item-{n}": 3 for n in range(7)}
-    group = Group({"a1": 1024, "a2": 1024, "b1": 1024}, items)
-    assert group.settle() == (21, 0)
-    assert all(group.members_of(item) == {"a1", "a2", "b1"} for item in items)
-
-
 def test_a_member_is_replaced_only_once_others_are_consistent():
     held = [("item-1", "a-old", 0, False), ("item-2", "a-old", 3, False)]
     group = Group({"a-old": 0, "a-new": 5}, {"item-1": 1, "item-2": 1}, held)
@@ -211,20 +196,6 @@ def test_members_whose_limits_are_swapped(names):
     assert group.held == {one: 3, other: 1}
 
 
-def test_a_member_that_is_lost():
-    group = Group({"a1": 3, "a2": 3, "a3": 3, "a4": 3}, ONE_TO_THREE)
-    group.settle()
-    lost = next(iter(group.primaries()))
-    del group.members[lost]
-    kept = [each for each in group.assignments if each.member.suffix != lost]
-    gone = len(group.assignments) - len(kept)
-    group.assignments = kept
-    assert group.settle() == (gone, 0)
-    assert len(group.pairs) == 6
-    for name, count in ONE_TO_THREE.items():
-        assert sorted(group.slots(name).values()) == list(range(count))
-
-
 def test_a_member_that_is_added():
     group = Group({"a1": 1, "a2": 2, "a3": 3}, ONE_TO_THREE)
     group.settle()
@@ -248,15 +219,6 @@ def test_members_that_exit_are_emptied():
     assert group.settle() == (2, 2)
     assert group.held["a1"] == group.held["b1"] == 0
     assert len(group.pairs) == 4
-
-
-def test_assignments_of_items_that_are_gone_are_removed_in_one_round():
-    live = [("item-1", "a1", 0, True)]
-    dead = [("dead-1", "a1", 0, True), ("dead-1", "a2", 1, True), ("dead-2", "a2", 0, False)]
-    group = Group({"a1": 5, "a2": 5}, {"item-1": 1}, live + dead)
-    assert group.settle() == (0, 3)
-    assert group.rounds == 1
-    assert group.pairs == {("item-1", "a1")}
 
 
 def test_assignments_of_a_member_that_has_vanished():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import grpc.aio
 import pytest
 
 import gazette_aio.protocol as pb
+from gazette_aio.client import JournalClient
 from gazette_aio.consumer.api import (
     apply_shards,
     fetch_hints,
@@ -43,6 +45,14 @@ from gazette_aio.serving.server import GrpcServer
 from tests.consumer.handlers.served import KEYED, ServedGroup, claims
 from tests.consumer.shards.group import KEYS, REMOTE, A, shard_spec
 from tests.loop_steps import SLICE_CALLS, longest_step
+
+
+@pytest.fixture
+async def member(client: JournalClient) -> AsyncIterator[ServedGroup]:
+    """A member whose transactions are idle."""
+    async with ServedGroup(client) as member:
+        yield member
+
 
 READ, LIST, APPLY = pb.Capability.READ, pb.Capability.LIST, pb.Capability.APPLY
 FAILED = pc.ReplicaStatus(code=pc.ReplicaStatus.FAILED, errors=["an error"]).SerializeToString()

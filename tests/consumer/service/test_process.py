@@ -157,7 +157,7 @@ async def serving(etcd: Etcd, *args: str) -> AsyncIterator[asyncio.subprocess.Pr
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "tests.consumer.service.program",
+            "tests.consumer.service.recorded",
             "serve",
             f"--broker.address={broker.endpoint}",
             f"--etcd.address={etcd.endpoint}",

@@ -68,19 +68,6 @@ async def test_a_shard_moves_when_its_member_exits(harness: ConsumerHarness) -> 
     assert [member.suffix for member in route.members] == [second.process_id.suffix]
 
 
-async def test_a_shard_moves_when_its_member_crashes(harness: ConsumerHarness) -> None:
-    first = await harness.start_member()
-    await harness.create_shards(shard_spec("shard-one", SOURCE))
-    await publish(harness.client, range(10))
-    await harness.wait_for_shards()
-    await harness.start_member()
-    await harness.crash_member(first)
-    await publish(harness.client, range(10, 20))
-    await harness.wait_for_primary("shard-one")
-    await harness.wait_for_shards()
-    assert totals_of(harness).sums == {"shard-one": sum(range(20))}
-
-
 async def test_a_member_that_nobody_replaces_exits_at_the_second_request(
     harness: ConsumerHarness,
 ) -> None:
@@ -247,15 +234,6 @@ async def test_a_member_is_cancelled_while_it_starts(harness: ConsumerHarness) -
         with pytest.raises(asyncio.CancelledError):
             await starting
     assert first.is_ready
-
-
-async def test_a_lost_key_ends_the_member(harness: ConsumerHarness) -> None:
-    member = await harness.start_member()
-    local = member.session.group.local_member
-    assert local is not None
-    await harness.store.transact([], [Delete(local.raw.key)])
-    with pytest.raises(pb.GazetteError, match="member key not found in Etcd"):
-        await member.wait()
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

@@ -15,8 +15,7 @@ from gazette_aio.consumer.keyspace.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from gazette_aio.consumer.keyspace.operations import Delete, Get, KeyValue, Put
-from gazette_aio.consumer.recoverylog import encode_hints
+from gazette_aio.consumer.keyspace.operations import Delete, KeyValue, Put
 from gazette_aio.consumer.shards import hints as module
 from gazette_aio.consumer.shards.errors import HintsError
 from gazette_aio.consumer.shards.hints import (
@@ -224,12 +223,3 @@ async def test_each_await_cancelled():
                 break
     else:
         raise AssertionError("it has no end")
-
-
-async def test_the_form_in_the_store():
-    async with EmbeddedStore() as store:
-        await store_recorded_hints(store, SPEC, await assigned(store), hints(9))
-        result = await store.transact([], [Get("/hints/shard-A.primary")])
-        assert result.entries[0] is not None
-        assert result.entries[0].value == encode_hints(hints(9))
-        assert result.entries[0].lease == 0

@@ -11,6 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gazette_aio.aio.finish import finish
+from gazette_aio.consumer.keyspace.etcd.options import EtcdOptions
+from gazette_aio.consumer.keyspace.etcd.store import EtcdStore
 from gazette_aio.consumer.keyspace.operations import Delete, Put
 from gazette_aio.consumer.service.metrics import ConsumerMetrics
 from gazette_aio.consumer.shards import replica as replicas
@@ -560,3 +562,27 @@ async def test_appends_of_a_shard_keep_errors(tmp_path):
             with pytest.raises(JournalNotFoundError):
                 await append
         assert (await client.append("late/journal", b"")).commit.end == 0
+
+
+async def test_the_life_of_a_replica_on_etcd(client, etcd):
+    async with EtcdStore(EtcdOptions(endpoints=(etcd.endpoint,))) as store:
+        async with store.lease(20) as lease, Group(client, store=store) as group:
+            await group.create(shard_spec())
+            key = KEYS.assignment(A, *LOCAL, 1)
+            await group.write(Put(key, b"", lease=lease.id))
+            await group.status("STANDBY", slot=1)
+            entry = group.key_space.entries.get(key)
+            assert entry is not None
+            # A status keeps the lease, so that a lost member takes its assignments with it.
+            assert entry.raw.lease == lease.id
+            await group.promote()
+            await group.status("PRIMARY")
+            async with group.resolver.resolve(A) as resolution:
+                assert resolution.status == 0
+                assert resolution.header.etcd.cluster_id == group.key_space.header.cluster_id
+            await eventually(lambda: group.loops.made)
+            group.loops.fail(A, "an error")
+            assert list((await group.status("FAILED")).errors) == ["an error"]
+            replica = group.shards.replicas[A]
+            await group.unassign()
+            await eventually(replica.cancelled.is_set)

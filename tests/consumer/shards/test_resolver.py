@@ -267,17 +267,3 @@ def test_rules_of_transitions():
         (held(0, 5), held(1, 6), Transition.REPLACE),
     ):
         assert transition(before, after) is expected, (before, after)
-
-
-async def test_shards_by_their_sources(group):
-    assert group.resolver.shards_with_source("source/A") == []
-    b, a = shard_spec("shard-B", "source/A;meta"), shard_spec("shard-A")
-    await group.create(b, a)
-    await group.create(shard_spec("shard-C", "source/A"))
-    found = [spec.id for spec in group.resolver.shards_with_source("source/A")]
-    assert found == ["shard-A", "shard-C"]
-    assert [spec.id for spec in group.resolver.shards_with_source("source/A;meta")] == ["shard-B"]
-    await group.create(shard_spec("shard-A", "source/B"))
-    await group.write(Delete(KEYS.item("shard-B")))
-    assert [spec.id for spec in group.resolver.shards_with_source("source/A")] == ["shard-C"]
-    assert group.resolver.shards_with_source("source/A;meta") == []

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -271,46 +268,3 @@ async def test_hints_of_a_users_function(broker):
         # These hints aren't the shard's own, and are no backup.
         stored = await fetch_stored_hints(group.store, logged())
         assert list(stored.entries) == [None, None, None]
-
-
-async def test_two_replicas_hand_a_log_over(broker):
-    """The standby follows the log while the primary records, and takes it over with its files."""
-
-    class Files(Application):
-        def __init__(self):
-            super().__init__()
-            self.recorders = []
-
-        async def new_store(self, shard, recorder):
-            self.recorders.append(recorder)
-            return await super().new_store(shard, recorder)
-
-    first_files, other_files = Files(), Files()
-    other_files.disks = first_files.disks
-    async with EmbeddedStore() as store:
-        async with contextlib.AsyncExitStack() as stack:
-            other = await stack.enter_async_context(
-                member(broker, store=store, application=other_files, local=REMOTE, remote=None)
-            )
-            async with member(broker, store=store, application=first_files) as first:
-                await first.create(logged())
-                await first.assign()
-                await first.status("PRIMARY")
-                recorder = first_files.recorders[0]
-                path = f"{recorder.directory}/state"
-                await asyncio.to_thread(Path(path).write_bytes, b"content")
-                recorder.record_create(path)
-                recorder.record_write_at(recorder.fnode_of(path), b"content", 0)
-                await recorder.barrier()
-                await other.key_space.wait_for_revision(first.key_space.header.revision)
-                await other.assign(slot=1)
-                await other.status("STANDBY", slot=1)
-                await first.unassign()
-            await other.key_space.wait_for_revision(first.key_space.header.revision)
-            await other.promote()
-            await other.status("PRIMARY")
-            directory = other_files.recorders[0].directory
-            recovered = await asyncio.to_thread(Path(directory, "state").read_bytes)
-            assert recovered == b"content"
-            backups = [each for each in await stored_hints(other) if each is not None]
-            assert [len(each.live_nodes) for each in backups] == [1, 0]

@@ -17,10 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateTable
 
-from gazette_aio.client.appends.futures import AsyncOperation, finished_operation
+from gazette_aio.client.appends.futures import AsyncOperation
 from gazette_aio.consumer.stores import SQLStore, checkpoint_table
 from gazette_aio.consumer.stores.commits import Commits
-from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     DependencyError,
@@ -56,23 +55,6 @@ def in_use(db: AsyncEngine) -> int:
 async def run_sql(db: AsyncEngine, statement: str, shard: StubShard) -> None:
     async with db.begin() as connection:
         await connection.execute(sa.text(statement), {"fqn": shard.fqn, "nothing": b""})
-
-
-async def test_each_assignment_has_a_fence(db: AsyncEngine, shard: StubShard) -> None:
-    first = SQLStore(db)
-    assert await first.restore_checkpoint(shard) == Checkpoint()
-    assert await committed(db, shard) == (1, 0, None)
-    await write(first, shard.id, "one")
-    await first.start_commit(shard, checkpoint_at(5), [finished_operation()])
-    assert await committed(db, shard) == (1, 5, "one")
-    second = SQLStore(db)
-    assert await second.restore_checkpoint(shard) == checkpoint_at(5)
-    assert await committed(db, shard) == (2, 5, "one")
-    await write(first, shard.id, "two")
-    with pytest.raises(FencedError, match=FENCED):
-        await first.start_commit(shard, checkpoint_at(6), ())
-    assert await committed(db, shard) == (2, 5, "one")
-    assert in_use(db) == 0
 
 
 async def test_a_fence_that_others_have_raised(db: AsyncEngine, shard: StubShard) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from bisect import bisect_right
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +17,10 @@ from gazette_aio.consumer.stores import SQLiteStore
 from gazette_aio.consumer.stores.sqlite import databases
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import DependencyError, StoreError, UsageError
+from gazette_aio.protocol.recoverylog import FSMHints
 from tests import extent
 from tests.consumer.stores.databases import checkpoint_at
-from tests.consumer.stores.memory_recorder import MemoryRecorder, played_bytes, recover
+from tests.consumer.stores.memory_recorder import LOG, MemoryRecorder, played_bytes, recover
 from tests.consumer.stores.sqlite_stores import (
     GET,
     PUT,
@@ -26,11 +29,67 @@ from tests.consumer.stores.sqlite_stores import (
     recorded_ahead,
     value_of,
 )
-from tests.consumer.stores.sqlite_workload import Workload
 
 RECOVERIES = extent.of(25, 500)
 THOUSANDS = extent.of(150, 1000)
 """Of updates."""
+
+
+State = dict[int, bytes]
+
+
+class Workload:
+    """Random transactions, and the state after each."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.states: list[State] = [{}]
+        self.ends: list[int] = []
+        """Ends of commits in the log."""
+        self.pragmas = {
+            "page_size": self.random.choice([512, 1024, 4096]),
+            "cache_size": 8,  # Pages of open transactions are spilled to the write-ahead log.
+            "auto_vacuum": self.random.choice(["NONE", "FULL"]),
+        }
+
+    async def run(self, store: SQLiteStore, recorder: MemoryRecorder, commits: int) -> None:
+        state = dict(self.states[-1])
+        for _ in range(commits):
+            self._change(store.db, state)
+            if self.random.random() < 0.1:
+                assert await store.restore_checkpoint(SHARD) == self._checkpoint()
+                state = dict(self.states[-1])
+                self._change(store.db, state)
+            self.states.append(dict(state))
+            await store.start_commit(SHARD, self._checkpoint(), ())
+            self.ends.append(len(recorder.content))
+
+    def _checkpoint(self) -> Checkpoint:
+        number = len(self.states) - 1
+        return checkpoint_at(number) if number else Checkpoint()
+
+    def _change(self, db: Any, state: State) -> None:
+        for _ in range(self.random.randrange(1, 40)):
+            key = self.random.randrange(400)
+            if self.random.random() < 0.3:
+                db.execute("DELETE FROM state WHERE key = ?", (key,))
+                state.pop(key, None)
+            else:
+                state[key] = self.random.randbytes(self.random.randrange(10, 2000))
+                db.execute(PUT, (key, state[key]))
+        if self.random.random() < 0.03:
+            db.execute("DELETE FROM state WHERE key >= 100")
+            for key in [key for key in state if key >= 100]:
+                del state[key]
+
+    async def check(self, store: SQLiteStore, cut: int) -> None:
+        """Check that a store has the state of the latest commit before a cut, or one that had begun."""
+        checkpoint = await store.restore_checkpoint(SHARD)
+        (number,) = [source.read_through for source in checkpoint.sources.values()] or [0]
+        complete = bisect_right(self.ends, cut)
+        assert number in (complete, complete + 1)
+        assert store.db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert dict(store.db.execute("SELECT key, value FROM state")) == self.states[number]
 
 
 # Of this machine
@@ -264,3 +323,31 @@ async def test_a_log_of_a_former_release_is_continued(tmp_path: Path) -> None:
         assert plain.execute("SELECT * FROM state").fetchall() == [
             (1, b"one"), (2, b"more"), (3, b"more"),
         ]  # fmt: skip
+
+
+async def test_a_fork_comes_to_need_nothing_of_the_other_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "SLACK_BYTES", 64 << 10)
+    rows = [(key, bytes(100)) for key in range(1000)]
+    recorder = MemoryRecorder(tmp_path / "one", log="forked/log")
+    async with opened(recorder) as store:
+        await store.restore_checkpoint(SHARD)
+        store.db.executemany(PUT, rows)
+        await store.start_commit(SHARD, checkpoint_at(1), ())
+        content = recorder.content
+    fsm, _ = recover(tmp_path / "two", content, FSMHints(log="forked/log"))
+    fork = MemoryRecorder(tmp_path / "two", fsm, author=2)
+    async with opened(fork) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(1)
+        for number in range(2, 60):
+            store.db.executemany(PUT, rows)
+            await store.start_commit(SHARD, checkpoint_at(number), ())
+        hints = fork.hints()
+    assert {segment.log for node in hints.live_nodes for segment in node.segments} == {""}
+    assert hints.log == LOG
+    assert min(node.fnode for node in hints.live_nodes) > 1
+    fsm, _ = recover(tmp_path / "three", fork.content, hints)
+    again = MemoryRecorder(tmp_path / "three", fsm, fork.content, author=3)
+    async with opened(again) as store:
+        assert await store.restore_checkpoint(SHARD) == checkpoint_at(59)

@@ -10,8 +10,7 @@ import pytest
 from gazette_aio.consumer.application import DeferToNextTransaction
 from gazette_aio.message import ACK_TXN, Envelope, Flags, ProducerID, build_uuid, json_adapter
 from gazette_aio.protocol.consumer import Checkpoint, ShardSpec
-from tests.consumer.transactions.clocked import Clocked, ClockLoop
-from tests.consumer.transactions.journals import Content
+from tests.consumer.transactions.clocked import Clocked, ClockLoop, Content
 from tests.consumer.transactions.world import NDJSON, read_directly, shard_spec
 from tests.message.fakes import FakeClient, FakeReader
 from tests.waiting import turns

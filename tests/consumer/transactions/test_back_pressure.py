@@ -65,16 +65,6 @@ def test_senders_wait_for_room_in_turn(room: int, size: int | None):
     run_clocked(test)
 
 
-def test_a_run_beyond_the_room_is_consumed_in_parts():
-    async def test(loop: ClockLoop) -> None:
-        async with Held(loop, read_channel_size=2) as world:
-            rows = messages(world, 5)
-            world.application.queue.put_nowait(rows)
-            assert await world.consumed_all(5) == rows
-
-    run_clocked(test)
-
-
 def test_a_message_of_more_bytes_than_there_is_room_for_is_consumed():
     async def test(loop: ClockLoop) -> None:
         async with Held(loop) as world:

@@ -25,8 +25,7 @@ from gazette_aio.message.publishing import backlog
 from gazette_aio.protocol.consumer import Checkpoint
 from gazette_aio.protocol.errors import TransactionError
 from tests.cancellation import Line, awaits_left, cancel_at
-from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
-from tests.consumer.transactions.journals import Content
+from tests.consumer.transactions.clocked import Clocked, ClockLoop, Content, run_clocked
 from tests.consumer.transactions.test_loop_clocked import INTENT
 from tests.consumer.transactions.world import OUT, read_through, shard_spec, to_out
 from tests.waiting import eventually, turns

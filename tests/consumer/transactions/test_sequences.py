@@ -11,9 +11,8 @@ from uuid import UUID
 import pytest
 
 from gazette_aio.protocol.consumer import Checkpoint
-from tests.consumer.transactions.clocked import ClockLoop, run_clocked
+from tests.consumer.transactions.clocked import A, B, ClockLoop, run_clocked
 from tests.consumer.transactions.forms import FORMS, MAX, MIN, SIZE, Formed, Lines, Produced
-from tests.consumer.transactions.journals import A, B
 from tests.consumer.transactions.world import read_through, shard_spec
 from tests.waiting import turns
 
@@ -203,41 +202,6 @@ def test_a_minimum_beyond_the_maximum_elapses_with_it(form: Form):
     run_clocked(test)
 
 
-@FORMS
-def test_a_large_sequence_is_replayed_over_two_transactions(form: Form):
-    async def test(loop: ClockLoop) -> None:
-        spec = shard_spec(min_ms=1, max_ms=10, ring_buffer_size=2)
-        async with form(loop, spec=spec) as world:
-            rows = transaction(world.content, 8)
-            places = [row.begin for row in rows]
-            world.application.defers_at = 3
-            await world.send(*rows)
-            await loop.advance(MIN)
-            checkpoint = await world.commit()
-            assert world.consumed == places
-            await loop.advance(MIN)
-            assert read_through(await world.commit()) == {"source/A": world.content.head}
-        assert (await again(form, loop, world, checkpoint)).consumed == places[3:]
-
-    run_clocked(test)
-
-
-@FORMS
-def test_several_journals_share_the_ring(form: Form):
-    async def test(loop: ClockLoop) -> None:
-        contents = {name: Lines(name) for name in ("source/A", "source/B")}
-        spec = shard_spec(*contents, min_ms=1, max_ms=10, ring_buffer_size=4)
-        async with form(loop, contents, spec) as world:
-            a, b = contents.values()
-            await world.send(*(a.pending() for _ in range(3)))
-            await world.send(*(b.pending() for _ in range(3)))
-            await world.send(a.ack())
-            await world.send(b.ack())
-            assert world.consumed == [*range(0, a.head, SIZE), *range(0, b.head, SIZE)]
-
-    run_clocked(test)
-
-
 def test_messages_may_have_any_offsets_and_uuids():
     async def test(loop: ClockLoop) -> None:
         async with Produced(loop) as world:
@@ -366,22 +330,6 @@ def test_a_producer_whose_messages_are_being_consumed_isnt_forgotten(form: Form)
             assert producers_of(checkpoint) == {A, B}
         later = await again(form, loop, world, checkpoint)
         assert later.consumed == [row.begin for row in rows[2:]]
-
-    run_clocked(test)
-
-
-@FORMS
-def test_sources_that_left_the_spec_stay_in_checkpoints(form: Form):
-    async def test(loop: ClockLoop) -> None:
-        checkpoint = Checkpoint()
-        checkpoint.sources["other"].read_through = 77
-        checkpoint.sources["other"].producers.add(id=bytes(A)).state.begin = -1
-        async with form(loop, checkpoint=checkpoint) as world:
-            await world.send(world.content.outside())
-            await loop.advance(MIN)
-            stored = await world.commit()
-            assert stored.sources["other"] == checkpoint.sources["other"]
-            assert stored.sources["source/A"].read_through == SIZE
 
     run_clocked(test)
 

@@ -20,9 +20,8 @@ from gazette_aio.message import (
     json_adapter,
     register_framing,
 )
-from tests.consumer.transactions.clocked import Clocked, ClockLoop, run_clocked
+from tests.consumer.transactions.clocked import A, Clocked, ClockLoop, run_clocked
 from tests.consumer.transactions.forms import MIN, Journals
-from tests.consumer.transactions.journals import A
 from tests.consumer.transactions.world import NDJSON, read_through, shard_spec
 from tests.waiting import turns
 

@@ -82,17 +82,6 @@ async def test_the_new_author_goes_on(client: JournalClient, directory: Path):
     assert recovered.fsm.build_hints(LOG) == new.hints
 
 
-async def test_a_standby_is_promoted(client: JournalClient, directory: Path):
-    writer = await written(client)
-    player = Player()
-    playing = asyncio.create_task(player.play(HINTS, directory, client))
-    await player.tailing.wait()
-    await client.append(LOG, writer.write("/file", b" world"))
-    player.inject_handoff(1337)
-    await playing
-    assert files_of(directory) == writer.expected()
-
-
 async def test_a_lost_race(broker: EmbeddedBroker, client: JournalClient, directory: Path):
     """What commits just before the handoff is played, and the handoff is tried again."""
     writer = await written(client)

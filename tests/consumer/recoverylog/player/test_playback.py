@@ -209,6 +209,15 @@ def test_content_that_is_damaged_in_pieces(files: StagedFiles, cut: int) -> None
         playback.play(0, [damaged[:at], damaged[at:]])
 
 
+def test_a_staged_file_that_is_missing(files: StagedFiles, directory: Path) -> None:
+    writer = LogWriter()
+    playback = begun(files, 1000)
+    playback.play(0, [writer.create("/a") + writer.write("/a", b"x")])
+    (directory / ".fnodes" / "1").unlink()
+    with pytest.raises(PlaybackError, match=r"playOperation.*No such file"):
+        playback.play(playback.offset, [writer.unlink("/a")])
+
+
 @pytest.mark.parametrize("kind", ["create", "link", "unlink", "write"])
 def test_hints_that_end_at_a_file_they_do_not_name(
     files: StagedFiles, directory: Path, kind: str
