@@ -178,55 +178,86 @@ class Unfenced(Insider):
         database.is_unfenced = True
 
 
-class Impatient(MemoryStore[State]):
-    """Commits at once, whatever the commit has to wait for."""
+class Breaking(Insider):
+    """Has a function in place of the start of its commits."""
+
+    def __init__(self, state: State, database: OpenDatabase, start: Callable[..., Any]) -> None:
+        super().__init__(state, database)
+        self.start = start
+
+    def begin(self, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+        return super().start_commit(shard, checkpoint, wait_for)
 
     def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        return super().start_commit(shard, checkpoint, ())
+        return self.start(self, shard, checkpoint, wait_for)
+
+    def put(self, checkpoint: Checkpoint) -> None:
+        self.rows.put(self.fqn, self.fence, checkpoint, copy.deepcopy(self.state))
 
 
-class WaitsForFirst(MemoryStore[State]):
-    """Waits for one dependency only."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        return super().start_commit(shard, checkpoint, list(wait_for)[:1])
+def waits_for_nothing(store: Breaking, shard: Any, checkpoint: Any, _: Any) -> Any:
+    return store.begin(shard, checkpoint, ())
 
 
-class Deaf(MemoryStore[State]):
-    """Waits for its dependencies, but not for their success."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        all_done = [AsyncOperation() for _ in wait_for]
-        for each, done in zip(wait_for, all_done, strict=True):
-            each.operation.when_done(done.resolve)
-        return super().start_commit(shard, checkpoint, all_done)
+def waits_for_the_first(store: Breaking, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+    return store.begin(shard, checkpoint, list(wait_for)[:1])
 
 
-class CommitsEarly(Insider):
-    """Lets the commit take effect, and waits only then."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        commit = super().start_commit(shard, checkpoint, wait_for)
-        if not self.is_fenced:
-            self.rows.put(self.fqn, self.fence, checkpoint, copy.deepcopy(self.state))
-        return commit
+def waits_for_no_success(store: Breaking, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+    all_done = [AsyncOperation() for _ in wait_for]
+    for each, done in zip(wait_for, all_done, strict=True):
+        each.operation.when_done(done.resolve)
+    return store.begin(shard, checkpoint, all_done)
 
 
-class EncodesLate(Insider):
-    """Commits the state as it is when the commit takes effect."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        async def apply() -> None:
-            self.rows.put(self.fqn, self.fence, checkpoint, copy.deepcopy(self.state))
-
-        return Commits().start(wait_for, apply)
+def takes_effect_early(store: Breaking, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+    commit = store.begin(shard, checkpoint, wait_for)
+    if not store.is_fenced:
+        store.put(checkpoint)
+    return commit
 
 
-class Forgetful(MemoryStore[State]):
-    """Keeps the state, but not the checkpoint."""
+def encodes_late(store: Breaking, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+    async def apply() -> None:
+        store.put(checkpoint)
 
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        return super().start_commit(shard, Checkpoint(), wait_for)
+    return Commits().start(wait_for, apply)
+
+
+def forgets_the_checkpoint(store: Breaking, shard: Any, _: Any, wait_for: Any) -> Any:
+    return store.begin(shard, Checkpoint(), wait_for)
+
+
+def changes_the_checkpoint(store: Breaking, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+    commit = store.begin(shard, checkpoint, wait_for)
+    checkpoint.ack_intents.clear()
+    return commit
+
+
+def raises(store: Breaking, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+    for each in wait_for:
+        if each.done() and each.exception() is not None:
+            raise each.exception()
+    return store.begin(shard, checkpoint, wait_for)
+
+
+def returns_nothing(store: Breaking, *args: Any) -> Any:
+    store.begin(*args)
+
+
+async def returns_a_coroutine(store: Breaking, *args: Any) -> Any:
+    await store.begin(*args)
+
+
+def fails_with_another_error(store: Breaking, *args: Any) -> Any:
+    if store.is_fenced:
+        return finished_operation(ValueError("not mine"))
+    return store.begin(*args)
+
+
+def hangs_after_a_failure(store: Breaking, shard: Any, checkpoint: Any, wait_for: Any) -> Any:
+    failed = [each for each in wait_for if each.done() and each.exception() is not None]
+    return AsyncOperation() if failed else store.begin(shard, checkpoint, wait_for)
 
 
 class Stateless(MemoryStore[State]):
@@ -254,15 +285,6 @@ class Wiping(Insider):
         self.rows.put(self.fqn, fence, Checkpoint(), {})
 
 
-class Changing(MemoryStore[State]):
-    """Modifies the checkpoint that it was given."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        commit = super().start_commit(shard, checkpoint, wait_for)
-        checkpoint.ack_intents.clear()
-        return commit
-
-
 class OfOneShard(MemoryStore[State]):
     """Mixes up shards."""
 
@@ -275,48 +297,6 @@ class OfOneShard(MemoryStore[State]):
 
 class Everyone:
     fqn = "everyone"
-
-
-class Raising(MemoryStore[State]):
-    """Raises the error of a dependency which has failed already."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        for each in wait_for:
-            if each.done() and each.exception() is not None:
-                raise each.exception()
-        return super().start_commit(shard, checkpoint, wait_for)
-
-
-class NoFuture(MemoryStore[State]):
-    """Returns nothing in place of a future."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        super().start_commit(shard, checkpoint, wait_for)
-        return None
-
-
-class Coroutine(MemoryStore[State]):
-    """Returns a coroutine, which would encode the state too late."""
-
-    async def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:  # type: ignore[override]
-        await super().start_commit(shard, checkpoint, wait_for)
-
-
-class OtherError(Insider):
-    """Fails with an error by which nobody knows that it was fenced off."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        if self.is_fenced:
-            return finished_operation(ValueError("not mine"))
-        return super().start_commit(shard, checkpoint, wait_for)
-
-
-class Hanging(MemoryStore[State]):
-    """Never ends a commit that a dependency has failed."""
-
-    def start_commit(self, shard: Any, checkpoint: Any, wait_for: Any, /) -> Any:
-        pending = [each for each in wait_for if each.done() and each.exception() is not None]
-        return AsyncOperation() if pending else super().start_commit(shard, checkpoint, wait_for)
 
 
 class Persistent(Insider):
@@ -332,32 +312,35 @@ class Persistent(Insider):
     ("broken", "promise"),
     [
         (Unfenced, "although another store has restored the shard"),
-        (Impatient, "doesn't wait for all of its dependencies"),
-        (WaitsForFirst, "doesn't wait for all of its dependencies"),
-        (Deaf, "succeeds although a dependency failed"),
-        (CommitsEarly, "takes effect although a dependency failed"),
-        (EncodesLate, "after start_commit\\(\\) returned"),
-        (Forgetful, "doesn't restore the last commit"),
+        (waits_for_nothing, "doesn't wait for all of its dependencies"),
+        (waits_for_the_first, "doesn't wait for all of its dependencies"),
+        (waits_for_no_success, "succeeds although a dependency failed"),
+        (takes_effect_early, "takes effect although a dependency failed"),
+        (encodes_late, "after start_commit\\(\\) returned"),
+        (forgets_the_checkpoint, "doesn't restore the last commit"),
         (Stateless, "doesn't restore the last commit \\(its state\\)"),
         (Leaving, "leaves a commit behind"),
         (Wiping, "doesn't restore the last commit"),
-        (Changing, "modifies the checkpoint"),
+        (changes_the_checkpoint, "modifies the checkpoint"),
         (OfOneShard, "a new shard's checkpoint isn't empty"),
-        (Raising, "start_commit\\(\\) raised"),
-        (NoFuture, r"start_commit\(\): it must return a future \(not NoneType\)"),
-        (Coroutine, r"start_commit\(\): it must return a future \(not coroutine\)"),
-        (OtherError, "instead of FencedError"),
-        (Hanging, "took more than"),
+        (raises, "start_commit\\(\\) raised"),
+        (returns_nothing, r"start_commit\(\): it must return a future \(not NoneType\)"),
+        (returns_a_coroutine, r"start_commit\(\): it must return a future \(not coroutine\)"),
+        (fails_with_another_error, "instead of FencedError"),
+        (hangs_after_a_failure, "took more than"),
         (Persistent, "changes without a commit are restored"),
     ],
 )
-async def test_broken_stores_are_caught(
-    broken: Callable[[State, OpenDatabase], Store], promise: str
-) -> None:
+async def test_broken_stores_are_caught(broken: Any, promise: str) -> None:
     database = OpenDatabase()
-    timeout = 0.2 if broken is Hanging else 30
+
+    def make(_: Shard) -> Store:
+        of_class: bool = isinstance(broken, type)
+        return broken({}, database) if of_class else Breaking({}, database, broken)
+
+    timeout = 0.2 if broken is hangs_after_a_failure else 30
     with pytest.raises(AssertionError, match=promise):
-        await check_store(lambda _: broken({}, database), write=write, read=read, timeout=timeout)
+        await check_store(make, write=write, read=read, timeout=timeout)
 
 
 async def test_checkpoints_alone_are_checked() -> None:
