@@ -21,6 +21,7 @@ from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from typing import BinaryIO
 
 _READ_BYTES: Final = 1 << 20
 _MISSING: Final = frozenset(
@@ -104,7 +105,7 @@ class FileBody:
         self,
         status: HTTPStatus,
         headers: Mapping[str, str] | None = None,
-        file: io.FileIO | None = None,
+        file: BinaryIO | io.FileIO | None = None,
     ) -> None:
         self.status: int = status.value
         self.reason: str = status.phrase

@@ -56,8 +56,6 @@ class FragmentReader(ByteReader):
         self._stream = stream
         self._metrics = metrics
         self._codec = codec_name(fragment.compression_codec)
-        self._piece = b""
-        self._taken = 0
 
     @property
     def offset(self) -> int:
@@ -67,7 +65,7 @@ class FragmentReader(ByteReader):
     @property
     def waiting_bytes(self) -> int:
         """Bytes of content that can be read without waiting."""
-        return self._stream.waiting_bytes + len(self._piece) - self._taken
+        return self._stream.waiting_bytes
 
     def read_nowait(self, limit: int = -1) -> bytes | None:
         """Return content that was fetched already, None if there's none yet, or nothing at the end.
@@ -99,7 +97,7 @@ class FragmentReader(ByteReader):
         if not limit:
             return b""
         while not (data := self.read_nowait(limit)):
-            if not await self._receive():
+            if not await self._more():
                 return b""
         return data
 
@@ -133,11 +131,10 @@ class FragmentReader(ByteReader):
             if skipped := len(self._take(left)):
                 self._metrics.discard_fragment_bytes(self.fragment.journal, self._codec, skipped)
             else:
-                await self._receive()
+                await self._more()
 
     def abandon(self) -> None:
         """End the request without waiting for its end."""
-        self._piece, self._taken = b"", 0
         self._stream.abandon()
 
     async def aclose(self) -> None:
@@ -148,28 +145,17 @@ class FragmentReader(ByteReader):
         self.abandon()
         await self._stream.aclose()
 
-    async def _receive(self) -> bool:
-        """Wait for a slice, and return whether there is one."""
-        piece = await self._stream.receive() or b""
-        if not piece and self._offset < self.fragment.end:
+    async def _more(self) -> bool:
+        """Wait until there may be more content; return False at the end."""
+        if await self._stream.more():
+            return True
+        if self._offset < self.fragment.end:
             raise pb.UsageError(f"{self!r} was closed")
-        self._piece, self._taken = piece, 0
-        return bool(piece)
+        return False
 
     def _take(self, limit: int) -> bytes:
         """Remove and return up to `limit` waiting bytes."""
-        if not limit:
-            return b""
-        if not self._piece:
-            self._piece, self._taken = self._stream.receive_nowait() or b"", 0
-        piece, begin = self._piece, self._taken
-        left = len(piece) - begin
-        if limit < 0 or limit >= left:
-            self._piece, self._taken = b"", 0
-            data = piece[begin:] if begin else piece
-        else:
-            self._taken += limit
-            data = piece[begin : begin + limit]
+        data = self._stream.take(limit) if limit else b""
         self._offset += len(data)
         return data
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.client.fragments.fetcher import HTTPFragmentFetcher
@@ -13,7 +15,6 @@ from gazette_aio.client.fragments.file_transport import (
     FileTransport,
     installed_file_transport,
 )
-from gazette_aio.client.fragments.given_content import GivenContent
 from gazette_aio.client.fragments.reader import FragmentReader
 from gazette_aio.client.fragments.request import check_answer, request_headers
 from gazette_aio.client.fragments.stream import FragmentStream
@@ -24,14 +25,13 @@ from gazette_aio.protocol.url import parse_url, redacted
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from typing import BinaryIO
 
     from gazette_aio.client.fragments.fetcher import FragmentBody, FragmentFetcher
     from gazette_aio.client.metrics import Metrics
 
 PROGRESS_TIMEOUT: Final = 60.0
-_WEB: Final = frozenset({"http", "https"})
 
 
 async def open_fragment_url(
@@ -70,23 +70,13 @@ async def open_fragment_url(
 
     Cancellation: aborts.
     """
+    fetcher = HTTPFragmentFetcher()
+    source = FragmentSource(fetcher=fetcher, metrics=metrics, progress_timeout=progress_timeout)
     async with AsyncExitStack() as resources:
         if transport is None:
-            if _scheme(url) in _WEB:
-                transport = HTTPFragmentFetcher()
-                resources.push_async_callback(transport.aclose)
-            elif (transport := installed_file_transport()) is None or _scheme(url) != "file":
-                raise _no_transport(url)
-        return await _open(
-            fragment,
-            offset,
-            url,
-            transport,
-            resources,
-            metrics=metrics or NoMetrics(),
-            verify=verify,
-            progress_timeout=progress_timeout,
-        )
+            resources.push_async_callback(fetcher.aclose)
+            transport = source.transport(url)
+        return await source.begin(fragment, offset, url, transport.open, resources, verify=verify)
 
 
 async def open_fragment(
@@ -117,19 +107,19 @@ async def open_fragment(
 
     Cancellation: aborts — the content is closed.
     """
-    given = GivenContent(content)
+    source = FragmentSource(metrics=metrics, progress_timeout=progress_timeout)
+    if isinstance(content, AsyncIterable):
+        body: FragmentBody = _GivenBody(content)
+    else:
+        body = FileBody(HTTPStatus.OK, {}, content)
+    at = fragment.begin if offset is None else offset
+
+    async def give(_url: str, _headers: Mapping[str, str]) -> FragmentBody:
+        return body
+
     async with AsyncExitStack() as resources:
-        resources.push_async_callback(given.aclose)
-        return await _open(
-            fragment,
-            fragment.begin if offset is None else offset,
-            "",
-            given,
-            resources,
-            metrics=metrics or NoMetrics(),
-            verify=verify,
-            progress_timeout=progress_timeout,
-        )
+        resources.push_async_callback(body.aclose)
+        return await source.begin(fragment, at, "", give, resources, verify=verify)
 
 
 class FragmentSource:
@@ -166,14 +156,6 @@ class FragmentSource:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    def can_open(self, url: str) -> bool:
-        """Return whether the scheme of a URL has a transport.
-
-        Raises:
-            ValidationError: The URL is invalid.
-        """
-        return self._transport(url) is not None
-
     async def open(
         self, fragment: pb.Fragment, offset: int, url: str, *, verify: bool = False
     ) -> FragmentReader:
@@ -193,35 +175,105 @@ class FragmentSource:
                 "the client belongs to another event loop; create a client in each event loop"
             )
         self._loop = loop
-        if (transport := self._transport(url)) is None:
-            raise _no_transport(url)
+        opening = self.transport(url).open
         async with AsyncExitStack() as resources:
-            return await _open(
-                fragment,
-                offset,
-                url,
-                transport,
-                resources,
-                metrics=self._metrics,
-                verify=verify,
-                progress_timeout=self.progress_timeout,
-                begun=self._begun,
-            )
+            return await self.begin(fragment, offset, url, opening, resources, verify=verify)
 
-    def _begun(self, stream: FragmentStream) -> None:
+    async def begin(
+        self,
+        fragment: pb.Fragment,
+        offset: int,
+        url: str,
+        opening: Callable[[str, Mapping[str, str]], Awaitable[FragmentBody]],
+        resources: AsyncExitStack,
+        *,
+        verify: bool,
+    ) -> FragmentReader:
+        """Open a fragment, and skip to an offset.
+
+        Args:
+            fragment: The fragment.
+            offset: Offset of the first byte to read.
+            url: URL of the fragment file.
+            opening: Returns the response to a request of a URL with headers.
+            resources: What to close at the end, besides the response.
+            verify: Whether to verify the sum of the fragment.
+
+        Raises:
+            GazetteError: As `open_fragment_url()`.
+
+        Cancellation: aborts.
+        """
+        if not fragment.begin <= offset <= fragment.end:
+            raise pb.ValidationError(
+                f"offset {offset} isn't within the fragment [{fragment.begin}, {fragment.end})"
+            )
+        requested = request_headers(fragment, offset, verify=verify)
+        body = await self._answer(fragment, url, opening(url, requested))
+        resources.push_async_callback(body.aclose)
+        as_stored = isinstance(body, FileBody | _GivenBody)
+        answer = check_answer(fragment, requested, body, url=url, as_stored=as_stored)
+        stream = FragmentStream(
+            FragmentContent(fragment, answer.begin, answer.codec, verify=verify),
+            body,
+            resources.pop_all(),
+            url=redacted(url),
+            journal=fragment.journal,
+            progress_timeout=self.progress_timeout,
+        )
         self._streams.add(stream)
         stream.on_end(self._streams.discard)
         if self._closed:
             stream.abandon()  # Race: the store answered after the source was closed.
+        self._metrics.fragment_open(
+            fragment.journal,
+            codec_name(fragment.compression_codec),
+            fragment.end - fragment.begin,
+            answer.content_length,
+        )
+        reader = FragmentReader(fragment, answer.begin, stream, self._metrics)
+        try:
+            await reader.skip_to(offset)
+        except BaseException:
+            await reader.aclose()
+            raise
+        return reader
 
-    def _transport(self, url: str) -> FragmentFetcher | None:
-        match _scheme(url):
-            case "http" | "https":
-                return self._fetcher
-            case "file":
-                return self._files or installed_file_transport() or self._fallback
-            case _:
-                return None
+    async def _answer(
+        self, fragment: pb.Fragment, url: str, opening: Awaitable[FragmentBody]
+    ) -> FragmentBody:
+        """Return the response to a request, or raise errors without secrets."""
+        try:
+            async with asyncio.timeout(self.progress_timeout):
+                return await opening
+        except pb.TransportError as error:
+            error.journal = error.journal or fragment.journal
+            raise
+        except TimeoutError:
+            code, text = "DEADLINE_EXCEEDED", f"no answer within {self.progress_timeout:g} s"
+        except OSError as error:
+            code, text = "UNAVAILABLE", error.strerror or type(error).__name__
+        raise pb.TransportError(
+            code, f'fetching "{redacted(url)}": {text}', journal=fragment.journal, retryable=True
+        )
+
+    def transport(self, url: str) -> FragmentFetcher:
+        """Return what fetches the file of a URL.
+
+        Raises:
+            ValidationError: The URL is invalid.
+            ConfigurationError: Nothing does.
+        """
+        scheme = _scheme(url)
+        if scheme in ("http", "https"):
+            return self._fetcher
+        files = self._files or installed_file_transport() or self._fallback
+        if scheme == "file" and files is not None:
+            return files
+        raise pb.ConfigurationError(
+            f'no transport for "{redacted(url)}": `file` URLs need a file_root of the client, '
+            "$BROKER_FILE_ROOT or install_file_transport()"
+        )
 
     async def aclose(self) -> None:
         """Close all readers, and all connections. Idempotent.
@@ -242,74 +294,22 @@ class FragmentSource:
         return f"<FragmentSource, {state}>"
 
 
-async def _open(
-    fragment: pb.Fragment,
-    offset: int,
-    url: str,
-    transport: FragmentFetcher,
-    resources: AsyncExitStack,
-    *,
-    metrics: Metrics,
-    verify: bool,
-    progress_timeout: float,
-    begun: Callable[[FragmentStream], None] | None = None,
-) -> FragmentReader:
-    if not fragment.begin <= offset <= fragment.end:
-        raise pb.ValidationError(
-            f"offset {offset} isn't within the fragment [{fragment.begin}, {fragment.end})"
-        )
-    requested = request_headers(fragment, offset, verify=verify)
-    body = await _fetch(fragment, url, transport, requested, progress_timeout)
-    resources.push_async_callback(body.aclose)
-    as_stored = isinstance(body, FileBody | GivenContent)
-    answer = check_answer(fragment, requested, body, url=url, as_stored=as_stored)
-    content = FragmentContent(fragment, answer.begin, answer.codec, verify=verify)
-    stream = FragmentStream(
-        content,
-        body,
-        resources.pop_all(),
-        url=redacted(url),
-        journal=fragment.journal,
-        progress_timeout=progress_timeout,
-    )
-    if begun is not None:
-        begun(stream)
-    metrics.fragment_open(
-        fragment.journal,
-        codec_name(fragment.compression_codec),
-        fragment.end - fragment.begin,
-        answer.content_length,
-    )
-    reader = FragmentReader(fragment, answer.begin, stream, metrics)
-    try:
-        await reader.skip_to(offset)
-    except BaseException:
-        await reader.aclose()
-        raise
-    return reader
+class _GivenBody:
+    """Raw bytes of a fragment file that a caller iterates, as a response to a request for it."""
 
+    status = HTTPStatus.OK.value
+    reason = HTTPStatus.OK.phrase
 
-async def _fetch(
-    fragment: pb.Fragment,
-    url: str,
-    transport: FragmentFetcher,
-    headers: dict[str, str],
-    progress_timeout: float,
-) -> FragmentBody:
-    """Return the response to a request, or raise errors without secrets."""
-    try:
-        async with asyncio.timeout(progress_timeout):
-            return await transport.open(url, headers)
-    except pb.TransportError as error:
-        error.journal = error.journal or fragment.journal
-        raise
-    except TimeoutError:
-        code, text = "DEADLINE_EXCEEDED", f"no answer within {progress_timeout:g} s"
-    except OSError as error:
-        code, text = "UNAVAILABLE", error.strerror or type(error).__name__
-    raise pb.TransportError(
-        code, f'fetching "{redacted(url)}": {text}', journal=fragment.journal, retryable=True
-    )
+    def __init__(self, content: AsyncIterable[bytes]) -> None:
+        self.headers: Mapping[str, str] = {}
+        self._content: Any = content
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return aiter(self._content)
+
+    async def aclose(self) -> None:
+        if (close := getattr(self._content, "aclose", None)) is not None:
+            await close()
 
 
 def _scheme(url: str) -> str:
@@ -319,10 +319,3 @@ def _scheme(url: str) -> str:
         pass
     # The error of the parser shows a user without a password, which may be a token.
     raise pb.ValidationError(f'invalid URL "{redacted(url)}"')
-
-
-def _no_transport(url: str) -> pb.ConfigurationError:
-    return pb.ConfigurationError(
-        f'no transport for "{redacted(url)}": `file` URLs need a file_root of the client, '
-        "$BROKER_FILE_ROOT or install_file_transport()"
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.task import start_task
@@ -14,7 +14,7 @@ from gazette_aio.client.rpc.read_ahead import ReadAhead
 from gazette_aio.protocol.codecs.content import SLICE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
     from contextlib import AsyncExitStack
 
     from gazette_aio.client.fragments.fetcher import FragmentBody
@@ -24,9 +24,6 @@ _logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
 """Time for streams to end when they're closed. Only a file system that hangs takes longer."""
-
-_RUN_SLICES: Final = 8
-"""Most slices that a thread produces at a time, so that readers share the threads."""
 
 
 class FragmentStream(ReadAhead[bytes]):
@@ -61,9 +58,6 @@ class FragmentStream(ReadAhead[bytes]):
         self._body = body
         self._resources = resources
         self._progress_timeout = progress_timeout
-        self._raw: bytes | memoryview = b""
-        self._produced = 0
-        self._arrived = 0
         self._producing = False
         self._given_up = False
         self._task = start_task(self._run(), f"gazette fragment {journal}")
@@ -147,68 +141,71 @@ class FragmentStream(ReadAhead[bytes]):
             self._wake(self._receiver)
 
     async def _produce(self) -> None:
-        if isinstance(self._body, FileBody):
-            while await in_thread(self._read_file, self._body):
-                await self._until_room()
+        body, content = self._body, self._content
+        if isinstance(body, FileBody):
+            while piece := await in_thread(self._read_file, body):
+                await self._deliver(piece)
             return
-        chunks = aiter(self._body)
-        while piece := await self._next_piece(chunks):
-            self._produced += len(piece)
-            self._arrive(piece)
+        async for data in self._raw_bytes(body):
+            await self._deliver(await self._step(data))
+            while not content.needs_input:
+                await self._deliver(await self._step(b""))
+        await self._deliver(content.end())
+
+    def _read_file(self, body: FileBody) -> bytes:
+        """Return the next content of a file, or nothing at the end. Runs in a worker thread."""
+        piece = b""
+        while not (piece or self._closing or self._content.has_ended):
+            piece = self._content.read_from(body.read_blocking)
+        return piece
+
+    async def _step(self, data: bytes) -> bytes:
+        content = self._content
+        return content.step(data) if content.is_plain else await in_thread(content.step, data)
+
+    async def _deliver(self, piece: bytes) -> None:
+        if piece:
+            self._put(piece, len(piece))
             await self._until_room()
 
-    async def _next_piece(self, chunks: AsyncIterator[bytes]) -> bytes:
-        """Return the next content, or nothing at the end."""
-        content = self._content
-        while not content.has_ended:
-            data: bytes | memoryview = b""
-            if content.needs_input:
-                if not self._raw:
-                    chunk = await self._fetch(chunks)
-                    if chunk is None:
-                        return content.end()
-                    self._raw = chunk
-                data, self._raw = self._raw, b""
-                if len(data) > content.input_bytes:
-                    whole = memoryview(data)
-                    data, self._raw = whole[: content.input_bytes], whole[content.input_bytes :]
-            piece = content.step(data) if content.is_plain else await in_thread(content.step, data)
-            if piece:
-                return piece
-        return b""
+    async def _raw_bytes(self, body: FragmentBody) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a body, as many at a time as a step takes."""
+        size, chunks = self._content.input_bytes, aiter(body)
+        while chunk := await self._fetch(chunks):
+            if len(chunk) <= size:
+                yield chunk
+            else:
+                for begin in range(0, len(chunk), size):
+                    yield chunk[begin : begin + size]
 
-    def _read_file(self, body: FileBody) -> bool:
-        """Produce some slices, and return whether there are more. Runs in a worker thread."""
-        content = self._content
-        for _ in range(_RUN_SLICES):
-            piece = b""
-            if self._is_full():
-                break
-            while not piece and not self._closing and not content.has_ended:
-                piece = content.read_from(body.read_blocking)
-            if self._closing or not piece:
-                return False
-            self._produced += len(piece)
-            self._loop.call_soon_threadsafe(self._arrive, piece)
-        return True
+    def take(self, limit: int = -1) -> bytes:
+        """Remove and return up to `limit` bytes that wait, of one slice."""
+        if not self._waiting:
+            return b""
+        size, piece = self._waiting[0]
+        begin = len(piece) - size
+        if not 0 <= limit < size:
+            self.receive_nowait()
+            return piece[begin:]
+        self._waiting[0] = size - limit, piece
+        self._made_room(limit)
+        return piece[begin : begin + limit]
 
     def _is_full(self) -> bool:
-        # Race: a producing thread may see a piece that arrives twice, and pause too early.
-        return self._produced - self._arrived + self.waiting_bytes > SLICE_BYTES
+        if not self._waiting:
+            return False
+        size, first = self._waiting[0]
+        begun = size if size < len(first) else 0
+        return self.waiting_bytes - begun > SLICE_BYTES
 
-    def _arrive(self, piece: bytes) -> None:
-        if not self._closing:
-            self._put(piece, len(piece))
-            self._arrived += len(piece)
-
-    async def _fetch(self, chunks: AsyncIterator[bytes]) -> bytes | None:
-        """Return the next bytes of the body, or None at its end."""
+    async def _fetch(self, chunks: AsyncIterator[bytes]) -> bytes:
+        """Return the next bytes of the body, or nothing at its end."""
         try:
             async with asyncio.timeout(self._progress_timeout):
                 async for chunk in chunks:
                     if chunk:
                         return chunk
-                return None
+                return b""
         except TimeoutError:
             pass
         text = f'no byte of "{self.url}" came within {self._progress_timeout:g} s'

@@ -45,9 +45,7 @@ class ReadAhead(ABC, Generic[T]):
         if not self._waiting:
             return None
         size, item = self._waiting.popleft()
-        self.waiting_bytes -= size
-        if self._room is not None and not self._is_full():
-            self._wake(self._room)
+        self._made_room(size)
         return item
 
     async def receive(self) -> T | None:
@@ -60,7 +58,7 @@ class ReadAhead(ABC, Generic[T]):
         Cancellation: safe.
         """
         while (item := self.receive_nowait()) is None:
-            if not await self._more():
+            if not await self.more():
                 return None
         return item
 
@@ -81,11 +79,16 @@ class ReadAhead(ABC, Generic[T]):
         self.waiting_bytes += size
         self._wake(self._receiver)
 
+    def _made_room(self, size: int) -> None:
+        self.waiting_bytes -= size
+        if self._room is not None and not self._is_full():
+            self._wake(self._room)
+
     def _drop_waiting(self) -> None:
         self._waiting.clear()
         self.waiting_bytes = 0
 
-    async def _more(self) -> bool:
+    async def more(self) -> bool:
         """Wait until there may be more to receive; return False at the end.
 
         Raises:
