@@ -11,7 +11,7 @@ from gazette_aio.consumer.recoverylog.playing.files import StagedFiles
 from gazette_aio.consumer.recoverylog.playing.playback import Playback
 from gazette_aio.protocol.recoverylog import FSMHints
 from tests import known_differences
-from tests.consumer.recoverylog.golden_data import hints_of, load, state_of
+from tests.consumer.recoverylog.golden_data import hints_of, load
 from tests.consumer.recoverylog.player.logs import files_of
 
 FILE = "recoverylog_playback.json"
@@ -60,18 +60,3 @@ def test_playback(tmp_path: Path, chunk_bytes: int):
         assert fsm.next_checksum == case["next_checksum"]
         files = {path: content.hex() for path, content in files_of(tmp_path).items()}
         assert files == case["files"]
-
-
-def test_recorders(tmp_path: Path):
-    """What recorders appended is what their operations are, and leaves their hints and state."""
-    for case in load("recorder", FILE):
-        content = bytes.fromhex(case["content"])
-        for session in case["sessions"]:
-            begin = session["begins_at"]
-            calls = "".join(call.get("appended", "") for call in session["calls"])
-            appended = bytes.fromhex(session["handoff"] + calls)
-            assert content[begin : begin + len(appended)] == appended
-        state = state_of(play(tmp_path, FSMHints(log=case["log"]), content))
-        last = case["sessions"][-1]["state"]
-        for key in ("next_seq_no", "next_checksum", "last_log", "links", "properties"):
-            assert state[key] == last[key]

@@ -320,7 +320,7 @@ async def test_played_bytes_are_bounded(tmp_path: Path) -> None:
         await store.restore_checkpoint(SHARD)
         for number in range(1, COMMITS + 1):
             for key in range(100):
-                store.put(b"key %d" % key, b"%d" % number * 500)
+                store.put(b"key %d" % key, b"%d" % number * 600)
             await store.start_commit(SHARD, checkpoint_at(number), ())
         assert recorder.before_hints is not None
         await recorder.before_hints()

@@ -63,20 +63,6 @@ def test_ranges() -> None:
     ]
 
 
-def test_what_lies_before_is_ignored(files: StagedFiles) -> None:
-    """Chunks may begin before what's due, and go on after the log was left."""
-    writer = LogWriter()
-    writer.create("/dead")
-    writer.unlink("/dead")
-    writer.create("/a")
-    playback = begun(files, writer.offset, writer.hints)
-    assert playback.offset == writer.ops[2][0]
-    assert playback.remaining_bytes() == writer.offset - playback.offset
-    playback.play(0, [writer.content[:10], writer.content[10:]])
-    assert playback.fsm.links == {"/a": 3}
-    assert playback.remaining_bytes() == 0
-
-
 def test_staged_files(files: StagedFiles, directory: Path) -> None:
     """A file survives the loss of one of two paths, and a file that exists is an error."""
     writer = LogWriter()
