@@ -210,7 +210,8 @@ async def test_breaking_off_thousands_of_waits_takes_time_in_proportion(
             return await calls_to_break_off([lambda: asyncio.wait(part)])
         return await calls_to_break_off([partial(asyncio.shield, each) for each in part])
 
-    assert await calls(appends) < 5 * await calls(appends[:200])
+    # Four times as many; sixteen times if each looked through all. What else runs is counted too.
+    assert await calls(appends) < 8 * await calls(appends[:200])
     journals.gate.set()
     await asyncio.gather(*appends)
 
