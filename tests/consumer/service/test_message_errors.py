@@ -499,11 +499,12 @@ async def test_decisions_are_logged_and_counted(
     assert count("skip") is None
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize("kind", ["log", "sql"])
 async def test_kills_at_many_steps(kind: str, tmp_path: Path) -> None:
     """A process that dies leaves nothing twice, and nothing of failed messages."""
-    stride = extent.of(31, 1)
+    stride = extent.of(17, 1)
     async with EmbeddedBroker() as broker, connect(broker.endpoint) as client:
         await create(client, SOURCE, OUT, DEAD)
         await create_log(client, LOG)
