@@ -27,7 +27,9 @@ class Turns:
         self._end = time.perf_counter() + SLICE_SECONDS
 
     async def rest(self) -> None:
-        """Let other tasks have a turn if the time is used up. Call it every few dozen steps.
+        """Let other tasks have a turn if the time is used up.
+
+        Call it after each step of some microseconds, or after a few dozen shorter ones.
 
         Cancellation: safe.
         """

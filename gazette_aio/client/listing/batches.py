@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.protocol.errors import within
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Change = TypeVar("Change")
 Response = TypeVar("Response")
-
-_SLICE_CHECKED: Final = 32
 
 
 async def apply_in_batches(
@@ -47,14 +45,14 @@ async def apply_in_batches(
     """
     if batch_size < 0:
         raise pb.ConfigurationError("batch_size must not be negative")
+    turns = Turns()
     for index, change in enumerate(changes):
         try:
             within(f"Changes[{index}]", check, change)
         except pb.ValidationError as error:
             text = f"{error.text} (of {item_of(change)})"
             raise pb.ValidationError(text, error.context) from None
-        if index % _SLICE_CHECKED == 0:
-            await asyncio.sleep(0)
+        await turns.rest()
     size = batch_size or max(len(changes), 1)
     applied = 0
 

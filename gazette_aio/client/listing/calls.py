@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.client.attempts import until_success
 from gazette_aio.client.listing.batches import apply_in_batches
 from gazette_aio.client.listing.compat import ignores_prefixes, select_listed, without_prefixes
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     Request = TypeVar("Request", bound=Message)
 
 T = TypeVar("T")
-
-_SLICE_COPIED: Final = 256
 
 
 def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListRequest:
@@ -115,10 +113,10 @@ async def _messages(
 
 
 async def _update_routes(context: ClientContext, listing: pb.ListResponse) -> None:
-    for number, journal in enumerate(listing.journals, 1):
+    turns = Turns()
+    for journal in listing.journals:
         context.router.update_route(journal.spec.name, journal.route)
-        if number % _SLICE_COPIED == 0:
-            await asyncio.sleep(0)
+        await turns.rest()
 
 
 async def iter_journals(

@@ -7,7 +7,7 @@ rest of the selector matches, and selects among the listed journals.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
@@ -16,8 +16,6 @@ from gazette_aio.protocol.selector import compile_selector, with_name_prefixes
 
 if TYPE_CHECKING:
     from gazette_aio.client.context import ClientContext
-
-_SLICE_CHECKED: Final = 32
 
 
 class UnmarkedListingError(pb.UnexpectedEOFError):
@@ -90,9 +88,8 @@ async def select_listed(listing: pb.ListResponse, selector: pb.LabelSelector) ->
     matches = compile_selector(with_name_prefixes(selector))
     selected = pb.ListResponse(status=listing.status, header=listing.header)
     turns = Turns()
-    for number, journal in enumerate(listing.journals):
+    for journal in listing.journals:
         if matches(label_set_ext(journal.spec)):
             selected.journals.append(journal)
-        if number % _SLICE_CHECKED == 0:
-            await turns.rest()
+        await turns.rest()
     return selected

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.client.listing.calls import check_status, retried
 from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.journal import encodable
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from gazette_aio.client.client import JournalClient
     from gazette_aio.client.context import ClientContext
     from gazette_aio.client.deadline import Deadline
-
-_SLICE_CHECKED: Final = 32
-_SLICE_COPIED: Final = 256
 
 
 async def list_all_fragments(
@@ -48,13 +45,14 @@ async def list_all_fragments(
 
     async def merge() -> None:
         nonlocal merged
+        turns = Turns()
         async for page in _fragment_pages(client.context, request, deadline):
             if merged is None:
                 merged = page
                 continue
-            for begin in range(0, len(page.fragments), _SLICE_COPIED):
-                merged.fragments.extend(page.fragments[begin : begin + _SLICE_COPIED])
-                await asyncio.sleep(0)
+            for fragment in page.fragments:
+                merged.fragments.append(fragment)
+                await turns.rest()
 
     try:
         await deadline.run(merge())
@@ -146,7 +144,7 @@ async def _health_once(
 
 async def _check_page(context: ClientContext, page: pb.FragmentsResponse, journal: str) -> None:
     check_status(context, pb.FragmentsResponse(status=page.status, header=page.header), journal)
+    turns = Turns()
     for index, listed in enumerate(page.fragments):
         within(f"Fragments[{index}]", pb.validate, listed, strict=context.strict)
-        if index % _SLICE_CHECKED == 0:
-            await asyncio.sleep(0)
+        await turns.rest()

@@ -7,13 +7,13 @@ stream.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.client.listing.compat import UnmarkedListingError
 from gazette_aio.client.listing.watch_plan import unexpected_revision
 from gazette_aio.protocol.errors import within
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 # Wire: `next_page_token` of early versions of the protocol, which v0.89 doesn't have.
 _NEXT_PAGE_TOKEN: Final = 4
-
-_SLICE_JOURNALS: Final = 32
-"""Journals that one step checks, in about a millisecond."""
 
 
 class ListStream(Protocol):
@@ -66,6 +63,7 @@ async def snapshots_of(
     Cancellation: aborts — the generator ends, and so does that of the messages.
     """
     snapshot: pb.ListResponse | None = None
+    turns = Turns()
     async with aclosing(messages):
         async for message in messages:
             if message is None:
@@ -75,9 +73,9 @@ async def snapshots_of(
             elif snapshot is None:
                 snapshot = message
             else:
-                for begin in range(0, len(message.journals), _SLICE_JOURNALS):
-                    snapshot.journals.extend(message.journals[begin : begin + _SLICE_JOURNALS])
-                    await asyncio.sleep(0)
+                for journal in message.journals:
+                    snapshot.journals.append(journal)
+                    await turns.rest()
 
 
 async def list_messages(
@@ -92,6 +90,7 @@ async def list_messages(
     after = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
     first: pb.ListResponse | None = None  # Of the present snapshot.
     received = 0
+    turns = Turns()
     while (response := await stream.receive()) is not None:
         received += 1
         # Wire: further messages may have a header, which is meaningless.
@@ -110,11 +109,9 @@ async def list_messages(
             yield None
             continue
         # Receiving responses that are already queued doesn't suspend, however many there are.
-        for begin in range(0, len(response.journals), _SLICE_JOURNALS):
-            for index in range(begin, min(begin + _SLICE_JOURNALS, len(response.journals))):
-                journal = response.journals[index]
-                within(f"Journals[{index}]", pb.validate, journal, strict=strict)
-            await asyncio.sleep(0)
+        for index, journal in enumerate(response.journals):
+            within(f"Journals[{index}]", pb.validate, journal, strict=strict)
+            await turns.rest()
         yield response
     if request.watch and first is None:
         return
