@@ -11,9 +11,7 @@ import anyio
 
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.client.retry import backoff
-from gazette_aio.consumer.allocator.batches import pack
-from gazette_aio.consumer.allocator.convergence import Convergence
-from gazette_aio.consumer.allocator.model import change_summary
+from gazette_aio.consumer.allocator.convergence import Convergence, pack
 from gazette_aio.consumer.allocator.solver import solve
 from gazette_aio.consumer.keyspace.errors import KeyValueStoreError, StoreRefusedError
 from gazette_aio.consumer.keyspace.operations import Compare
@@ -164,16 +162,13 @@ class Allocator:
                 allocation.item_slots,
                 allocation.member_slots,
             )
-        change = await _off_loop(allocation, change_summary, allocation, replicas)
-        _logger.info("solved assignments: %s", change)
+        _logger.info(
+            "solved assignments: %d replicas of %d items", len(replicas), len(allocation.items)
+        )
         return replicas
 
     def _steps(self, allocation: Allocation, fixed: Compare) -> tuple[Round, list[Checkpoint]]:
-        convergence = Convergence(
-            allocation,
-            self._desired,
-            self._keys,
-        )
+        convergence = Convergence(allocation, self._desired, self._keys)
         steps = list(pack(convergence.checkpoints(), [fixed]))
         return Round(convergence.added, convergence.removed, convergence.packed), steps
 

@@ -11,10 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gazette_aio.consumer.allocator.model import MAX_SLOT, load_ratio, shard_is_consistent
-from gazette_aio.consumer.keyspace.operations import Compare, Delete, Operation, Put
+from gazette_aio.consumer.keyspace.operations import (
+    MAX_OPERATIONS,
+    Compare,
+    Delete,
+    Operation,
+    Put,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gazette_aio.consumer.allocator.model import (
         Allocation,
@@ -195,3 +201,25 @@ class Convergence:
 
     def _limit(self, member: MemberID) -> int:
         return self._allocation.limits.get(member, 0)
+
+
+def pack(checkpoints: Iterable[Checkpoint], fixed: Sequence[Compare] = ()) -> Iterator[Checkpoint]:
+    """Yield transactions that the store accepts: whole checkpoints, with `fixed` in front.
+
+    A checkpoint that exceeds the store's bounds by itself is a transaction of its own.
+    """
+    packed = Checkpoint(list(fixed))
+    for checkpoint in checkpoints:
+        if not checkpoint.operations:
+            assert not checkpoint.compares, "a checkpoint compares only where it changes something"
+            continue
+        if packed.operations and (
+            len(packed.compares) + len(checkpoint.compares) > MAX_OPERATIONS
+            or len(packed.operations) + len(checkpoint.operations) > MAX_OPERATIONS
+        ):
+            yield packed
+            packed = Checkpoint(list(fixed))
+        packed.compares.extend(checkpoint.compares)
+        packed.operations.extend(checkpoint.operations)
+    if packed.operations:
+        yield packed

@@ -131,15 +131,6 @@ class Allocation:
         return sum(item.replication for item in self.items.values())
 
     @cached_property
-    def zone_slots(self) -> Mapping[str, int]:
-        """Limits of members by zone, in the order of zones. Zones without any slot are left out."""
-        slots: dict[str, int] = {}
-        for member in self.members.values():
-            if member.limit > 0:
-                slots[member.id.zone] = slots.get(member.id.zone, 0) + member.limit
-        return dict(sorted(slots.items()))
-
-    @cached_property
     def shed_capacity(self) -> Mapping[MemberID, int]:
         """Slots that exiting members give up, which others have to spare.
 
@@ -226,25 +217,3 @@ def load_ratio(count: int, limit: int | None) -> float:
     if limit is None:
         return float(2**31)
     return count / limit if limit > 0 else float("inf")
-
-
-class Change(NamedTuple):
-    """Assignments that a solution adds, removes, and keeps."""
-
-    added: int
-    removed: int
-    unchanged: int
-
-
-def change_summary(allocation: Allocation, desired: Sequence[Desired]) -> Change:
-    """Compare the assignments of items that exist with `desired`."""
-    wanted: dict[str, set[MemberID]] = defaultdict(set)
-    for item, member in desired:
-        wanted[item].add(member)
-    held = kept = 0
-    # Item by item: a thread does this, and operations on large sets would hold up the event loop.
-    for item in allocation.items:
-        members = {each.member for each in allocation.assignments.get(item, ())}
-        held += len(members)
-        kept += len(members & wanted[item]) if item in wanted else 0
-    return Change(sum(map(len, wanted.values())) - kept, held - kept, kept)

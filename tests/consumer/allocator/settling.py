@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from gazette_aio.consumer.allocator.batches import pack
-from gazette_aio.consumer.allocator.convergence import Convergence
+from gazette_aio.consumer.allocator.convergence import Convergence, pack
 from gazette_aio.consumer.allocator.model import Allocation, Assignment, Item, Member, MemberID
 from gazette_aio.consumer.keyspace.keys import GroupKeys
 from gazette_aio.consumer.keyspace.operations import Delete, KeyValue, Put

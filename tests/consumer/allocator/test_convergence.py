@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_aio.consumer.allocator.batches import pack
-from gazette_aio.consumer.allocator.convergence import Checkpoint, Convergence
+from gazette_aio.consumer.allocator import convergence as rules
+from gazette_aio.consumer.allocator.convergence import Checkpoint, Convergence, pack
 from gazette_aio.consumer.allocator.model import (
     MAX_SLOT,
     Allocation,
@@ -173,11 +173,12 @@ def checkpoint(compares, operations):
 
 
 def sizes(*checkpoints):
-    packed = pack(checkpoints, [Compare.absent("fixed")], max_operations=3)
+    packed = pack(checkpoints, [Compare.absent("fixed")])
     return [(len(each.compares), len(each.operations)) for each in packed]
 
 
-def test_transactions_hold_whole_checkpoints():
+def test_transactions_hold_whole_checkpoints(monkeypatch):
+    monkeypatch.setattr(rules, "MAX_OPERATIONS", 3)
     assert sizes(checkpoint(1, 1), checkpoint(1, 1), checkpoint(1, 1)) == [(3, 2), (2, 1)]
     assert sizes(checkpoint(0, 2), checkpoint(0, 2)) == [(1, 2), (1, 2)]
     assert sizes(checkpoint(0, 0)) == []

@@ -43,7 +43,6 @@ def observed(local, parts=FIXTURE):
 
 def test_a_group():
     allocation = observed(FOO).allocation
-    assert allocation.zone_slots == {"us-east": 3, "us-west": 3}
     assert (allocation.member_slots, allocation.item_slots) == (6, 3)
     assert [allocation.totals[each] for each in (BAR, FOO, BAZ)] == [1, 1, 2]
     assert [allocation.primaries[each] for each in (BAR, FOO, BAZ)] == [1, 0, 1]

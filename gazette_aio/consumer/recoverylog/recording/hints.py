@@ -60,21 +60,17 @@ class CommittedOffsets:
             text = f"commit of {self._log} at {begin} is before its head {self._head}"
             raise pb.DataLossError(text, journal=self._log, offset=begin)
         self._head = end
-        self._note(position, begin)
+        shift = begin - position
+        if shift != self._shifts[-1]:
+            if position == self._positions[-1]:
+                self._shifts[-1] = shift
+            else:
+                self._positions.append(position)
+                self._shifts.append(shift)
         growth = self._on_growth
         if growth is not None and position + (end - begin) >= growth[0]:
             self._on_growth = None
             growth[1]()
-
-    def _note(self, position: int, offset: int) -> None:
-        shift = offset - position
-        if shift == self._shifts[-1]:
-            return
-        if position == self._positions[-1]:
-            self._shifts[-1] = shift
-        else:
-            self._positions.append(position)
-            self._shifts.append(shift)
 
     def resolve(self, hints: FSMHints) -> None:
         """Replace positions in hints by offsets. All operations of the hints are committed.
