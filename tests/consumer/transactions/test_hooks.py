@@ -89,7 +89,7 @@ async def async_hook(_: Any) -> None:
             r"read_through\(\), but no replay_range\(\)",
         ),
     ],
-    ids=str,
+    ids=lambda part: part if isinstance(part, str) else " ".join(part),
 )
 def test_applications_that_are_refused(hooks: dict[str, Any], text: str):
     application: Any = Least()
