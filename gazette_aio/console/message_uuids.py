@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from gazette_aio.message.adapters.raw import raw_adapter
 from gazette_aio.message.framing.csv import parse_record
 from gazette_aio.message.uuid import ZERO_UUID, is_time_uuid, parse_uuid, uuid_from_bytes
 from gazette_aio.protocol.errors import ConfigurationError, ValidationError
-from gazette_aio.protocol.varint import decode_varint
 from gazette_aio.protocol.well_known import (
     CONTENT_TYPE_CSV,
     CONTENT_TYPE_JSON_LINES,
@@ -25,6 +28,7 @@ MAX_PATH: Final = 100
 """Most characters of the path to a UUID."""
 
 _UUID_BYTES: Final = 16
+_LENGTH_DELIMITED: Final = 2
 
 
 def uuid_reader(content_type: str, path: str) -> UUIDOf:
@@ -63,28 +67,15 @@ def wire_uuid(frame: bytes) -> UUID:
     Raises:
         ValidationError: The frame isn't a protobuf message.
     """
-    position = 0
-    while position < len(frame):
-        key, position = decode_varint(frame, position)
-        match key & 7:
-            case 0:
-                _, position = decode_varint(frame, position)
-            case 1:
-                position += 8
-            case 5:
-                position += 4
-            case 2:
-                length, position = decode_varint(frame, position)
-                if length == _UUID_BYTES and position + length <= len(frame):
-                    uuid = uuid_from_bytes(frame[position : position + length])
-                    if is_time_uuid(uuid):
-                        return uuid
-                position += length
-            case _:
-                position = -1
-                break
-    if position != len(frame):
-        raise ValidationError("not a protobuf message")
+    try:
+        fields = UnknownFieldSet(Empty.FromString(frame))
+    except DecodeError:
+        raise ValidationError("not a protobuf message") from None
+    for field in (fields[index] for index in range(len(fields))):
+        if field.wire_type == _LENGTH_DELIMITED and len(field.data) == _UUID_BYTES:
+            uuid = uuid_from_bytes(field.data)
+            if is_time_uuid(uuid):
+                return uuid
     return ZERO_UUID
 
 

@@ -30,16 +30,17 @@ from gazette_aio.console.tails import Span
 from gazette_aio.console.views import (
     FragmentSums,
     ListWanted,
-    folder_range,
+    is_folder,
     journal_detail,
     journal_page,
     summary,
+    summed_journals,
 )
 from gazette_aio.consumer.api import list_shards, unassign_shards
 from gazette_aio.consumer.api.lags import lags_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from gazette_aio.console.assets import Asset
@@ -63,8 +64,8 @@ _MAX_BODY_BYTES: Final = 256 << 10
 _MAX_OFFSET: Final = (1 << 63) - 1
 _MAX_TIME: Final = 253402300799
 """Unix seconds of the end of the year 9999."""
-_MAX_SUMMED: Final = 500
-"""Most journals of a folder whose write heads are asked for."""
+_MAX_SUMMED: Final = 1000
+"""Most journals of folders whose write heads are asked for at a time."""
 _TOO_MANY: Final = f"more than {_MAX_SUMMED} journals"
 _HEAD_SECONDS: Final = 5.0
 """Seconds within which a broker must answer with a write head."""
@@ -188,7 +189,7 @@ def _checked_name(name: str) -> str:
 
 def _folder(request: web.Request) -> str:
     folder = request.query.get("folder", "")
-    if folder and not folder.endswith("/"):
+    if not is_folder(folder):
         raise _InvalidRequestError("expected a folder that ends in a slash")
     return folder
 
@@ -325,18 +326,13 @@ def _few(names: list[str]) -> list[str]:
 async def _heads(site: Site, request: web.Request) -> web.StreamResponse:
     """Answer with write heads of journals, and of folders with the sums of their journals."""
     body = await _body(request, _NamesWanted)
-    of_folders: dict[str, list[str]] = {}
-    for name in _few(body.names):
-        if name and not name.endswith("/"):
-            of_folders[name] = [_checked_name(name)]
-    if len(of_folders) < len(body.names):
+    names = [name if is_folder(name) else _checked_name(name) for name in _few(body.names)]
+    listed: Sequence[pb.ListResponse.Journal] = ()
+    if any(map(is_folder, names)):
         _checked_selector(body.selector)
-        journals = await site.listings.get(_auth(request), _token(request), body.selector)
-        for name in body.names:
-            begin, end = folder_range(journals, name)
-            if name not in of_folders and end - begin <= _MAX_SUMMED:
-                of_folders[name] = [journal.spec.name for journal in journals[begin:end]]
-    wanted = list(dict.fromkeys(itertools.chain.from_iterable(of_folders.values())))
+        listed = await site.listings.get(_auth(request), _token(request), body.selector)
+    summed = summed_journals(listed, names, _MAX_SUMMED)
+    wanted = list(dict.fromkeys(itertools.chain.from_iterable(summed.values())))
     async with site.open_client(_auth(request)) as client:
 
         async def head(name: str) -> int | str:
@@ -347,13 +343,14 @@ async def _heads(site: Site, request: web.Request) -> web.StreamResponse:
 
         found = [each async for each in in_batches(head, wanted)]
     heads = dict(zip(wanted, found, strict=True))
-    answers: list[dict[str, str]] = []
-    for name in body.names:
-        known = [heads[each] for each in of_folders[name]] if name in of_folders else [_TOO_MANY]
+
+    def sum_of(name: str) -> dict[str, str]:
+        known = [heads[each] for each in summed[name]] if name in summed else [_TOO_MANY]
         problem = next((each for each in known if isinstance(each, str)), "")
         total = sum(each for each in known if isinstance(each, int))
-        answers.append({"name": name, "head": "" if problem else str(total), "problem": problem})
-    return _answer(answers)
+        return {"name": name, "head": "" if problem else str(total), "problem": problem}
+
+    return _answer([sum_of(name) for name in names])
 
 
 async def _spec(site: Site, request: web.Request) -> web.StreamResponse:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.framing import Framing
 
-_TEXT_BYTES: Final = 4 << 10
-_MESSAGE_BYTES: Final = 32 << 10
 _FRAME_BYTES: Final = 4 << 20
 _EVENT_MESSAGES: Final = 32
 _WITHIN_CHARACTERS: Final = bytes(range(0x80, 0xC0))
@@ -43,14 +41,11 @@ class TailForm(Protocol):
 
 
 class TextForm:
-    """Content as text.
+    """Content as text."""
 
-    Args:
-        recent_bytes: Bytes before the write head at which a tail begins.
-    """
+    recent_bytes = 4 << 10
 
-    def __init__(self, recent_bytes: int = _TEXT_BYTES) -> None:
-        self.recent_bytes = recent_bytes
+    def __init__(self) -> None:
         # Characters may be cut by the ends of events.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_within = False
@@ -77,22 +72,17 @@ class MessageForm:
         journal: Spec of the journal.
         uuid_path: Members that lead to the UUID of a JSON document; empty for the usual one.
         fresh: Offsets of messages to send; None for all. Of other messages, only states are sent.
-        recent_bytes: Bytes before the write head at which a tail begins.
 
     Raises:
         ValidationError: The journal has no framing, or messages without UUIDs.
         ConfigurationError: The path isn't valid.
     """
 
+    recent_bytes = 32 << 10
+
     def __init__(
-        self,
-        journal: pb.JournalSpec,
-        uuid_path: str = "",
-        *,
-        fresh: range | None = None,
-        recent_bytes: int = _MESSAGE_BYTES,
+        self, journal: pb.JournalSpec, uuid_path: str = "", fresh: range | None = None
     ) -> None:
-        self.recent_bytes = recent_bytes
         self._fresh = fresh
         values = [each.value for each in journal.labels.labels if each.name == pb.CONTENT_TYPE]
         content_type = values[0] if values else ""

@@ -26,14 +26,12 @@ class TailLimits:
 
     Args:
         count: Most concurrent tails, of all browsers.
-        recent_bytes: Bytes before the write head at which a tail begins; None for its form's.
         event_bytes: Most bytes of content of an event.
         quiet_seconds: Seconds without content after which an empty event is sent.
         write_seconds: Seconds after which a browser that doesn't receive is disconnected.
     """
 
     count: int = 16
-    recent_bytes: int | None = None
     event_bytes: int = 16 << 10
     quiet_seconds: float = 15.0
     write_seconds: float = 20.0
@@ -106,8 +104,7 @@ class Tails:
         await response.prepare(request)
         begin, end = wanted.begin, wanted.end
         if begin is None:
-            recent = self._limits.recent_bytes
-            begin = max(wanted.head - (form.recent_bytes if recent is None else recent), 0)
+            begin = max(wanted.head - form.recent_bytes, 0)
         form.begin(begin)
         read = pb.ReadRequest(
             journal=wanted.journal, offset=begin, end_offset=end or 0, block=end is None

@@ -161,6 +161,33 @@ def _entry(
     return after, name[: slash + 1]
 
 
+def is_folder(name: str) -> bool:
+    """Return whether this is the name of a folder. That of all journals is empty."""
+    return not name or name.endswith("/")
+
+
+def summed_journals(
+    journals: Sequence[pb.ListResponse.Journal], names: Sequence[str], most: int
+) -> dict[str, list[str]]:
+    """Return the journals of folders, and each journal as its own.
+
+    Args:
+        journals: Journals by name.
+        names: Names of folders and journals.
+        most: Most journals of all folders. Folders are left out that have more than are left.
+    """
+    summed = {name: [name] for name in names if not is_folder(name)}
+    counted: set[str] = set()
+    for name in filter(is_folder, names):
+        begin, end = folder_range(journals, name)
+        if end - begin <= most:
+            inside = [journal.spec.name for journal in journals[begin:end]]
+            if len(counted.union(inside)) <= most:
+                counted.update(inside)
+                summed[name] = inside
+    return summed
+
+
 def folder_range(journals: Sequence[pb.ListResponse.Journal], folder: str) -> tuple[int, int]:
     """Return the range of the journals of a folder, or of all of them for an empty name."""
     return _range(journals, folder, 0, len(journals))

@@ -34,14 +34,19 @@ async def journal(gazette_client: Any) -> str:
 
 
 async def test_new_content_follows_the_most_recent(gazette_broker, gazette_client, journal):
-    await gazette_client.append(journal, b"old, recent")
-    async with serving(gazette_broker, recent_bytes=6) as page:
+    old = 2 * TextForm.recent_bytes
+    await gazette_client.append(journal, b"x" * old + b"recent")
+    async with serving(gazette_broker) as page:
         async with page.get(f"/api/tail?name={journal}") as response:
             assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
             require_headers(response)
-            assert await next_event(response) == {"begin": "5", "end": "11", "text": "recent"}
+            head = old + 6
+            event = await next_event(response)
+            assert int(event["begin"]) == head - TextForm.recent_bytes
+            assert (event["end"], event["text"][-8:]) == (str(head), "xxrecent")
             await gazette_client.append(journal, b"new")
-            assert await next_event(response) == {"begin": "11", "end": "14", "text": "new"}
+            event = await next_event(response)
+            assert event == {"begin": str(head), "end": str(head + 3), "text": "new"}
 
 
 def test_content_neither_ends_its_event_nor_is_markup():
@@ -61,8 +66,8 @@ def test_content_neither_ends_its_event_nor_is_markup():
 async def test_large_content_comes_in_small_events(gazette_broker, gazette_client, journal):
     text = "ä€😀" * 3000
     await gazette_client.append(journal, text.encode())
-    async with serving(gazette_broker, event_bytes=1000, recent_bytes=1 << 20) as page:
-        async with page.get(f"/api/tail?name={journal}") as response:
+    async with serving(gazette_broker, event_bytes=1000) as page:
+        async with page.get(f"/api/tail?name={journal}&begin=0") as response:
             found = ""
             while len(found) < len(text):
                 event = await next_event(response)
@@ -98,8 +103,7 @@ async def is_free(page: aiohttp.ClientSession, path: str) -> bool:
 
 async def test_browsers_that_take_nothing_are_cut_off(gazette_broker, gazette_client, journal):
     await gazette_client.append(journal, b"x" * (12 << 20))
-    limits = {"count": 1, "write_seconds": 0.05, "recent_bytes": 12 << 20}
-    async with serving(gazette_broker, **limits) as page:
+    async with serving(gazette_broker, count=1, write_seconds=0.05) as page:
         async with page.get("/") as response:
             host, port = response.url.host, response.url.port
         slow = socket.socket()
@@ -107,7 +111,7 @@ async def test_browsers_that_take_nothing_are_cut_off(gazette_broker, gazette_cl
         slow.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(slow, (host, port))
-        request = f"GET /api/tail?name={journal} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        request = f"GET /api/tail?name={journal}&begin=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         await loop.sock_sendall(slow, request.encode())
         assert (await loop.sock_recv(slow, 12)) == b"HTTP/1.1 200"
         await eventually(lambda: is_free(page, f"/api/tail?name={journal}"))

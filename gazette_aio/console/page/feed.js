@@ -54,7 +54,7 @@ function content({ text, isCut, state }) {
     return [folded(whole, () => element("pre", { textContent: whole }))];
   }
   const rest = without(parsed, uuidPath);
-  if (rest.entries.length === 0) return [];
+  if (rest.entries.length === 0 && parsed.entries.length > 0) return [];
   return [folded(line(rest) + (isCut ? " …" : ""), () => element("div", { className: "tree" }, tree(parsed)))];
 }
 
@@ -71,6 +71,7 @@ function drawn(message) {
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), 1500);
   });
+  const body = content(message);
   const row = element(
     "li",
     {},
@@ -82,8 +83,7 @@ function drawn(message) {
       element("span", { className: "number", title: "Offset", textContent: grouped(message.begin) }),
       element("span", { className: "producer", title: "Producer", textContent: message.producer }),
     ),
-    ...content(message),
-    button,
+    ...(body.length ? [...body, button] : []),
   );
   row.firstChild.firstChild.className = "state";
   mark(row, message.state);

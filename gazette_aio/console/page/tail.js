@@ -48,6 +48,7 @@ function clear() {
 export function reset(name) {
   if (name === journal) return;
   journal = name;
+  for (const id of ["goto", "find"]) find(id).value = "";
   stop();
   clear();
 }
@@ -97,9 +98,7 @@ async function load(query, { before = false } = {}) {
     else showPlace(event.head);
   }
   if (signal.aborted) return;
-  const { scrollHeight, scrollTop } = view();
   if (messages.length > 0) feed.add(messages, { before });
-  if (before) view().scrollTop = scrollTop + view().scrollHeight - scrollHeight;
 }
 
 let head = "0";
@@ -111,17 +110,19 @@ function showPlace(known = head) {
   say("place", text);
 }
 
-// Ask for a part of twice and more the size, until it has something.
-async function extend(query, options) {
+// Ask for a part, and for larger ones until it has something, and bring its edge into sight.
+async function extend(query, { before = false } = {}) {
   stop();
-  const before = range();
-  if (!before) return newest();
+  const shown = range();
+  if (!shown) return newest();
+  const { scrollHeight, clientHeight } = view();
   for (let size = PART; size <= LARGEST; size *= 4n) {
-    const { wanted, isLast } = query(before, size);
-    if (wanted) await load(wanted, options);
+    const { wanted, isLast } = query(shown, size);
+    if (wanted) await load(wanted, { before });
     const now = range();
-    if (now.begin !== before.begin || now.end !== before.end || isLast) break;
+    if (now.begin !== shown.begin || now.end !== shown.end || isLast) break;
   }
+  view().scrollTop = before ? view().scrollHeight - scrollHeight - clientHeight : scrollHeight - clientHeight / 2;
   showPlace();
 }
 
