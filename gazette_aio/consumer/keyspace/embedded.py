@@ -184,11 +184,12 @@ class EmbeddedStore(Owner):
             raise StoreRefusedError("etcdserver: mvcc: required revision is a future revision")
         if revision and revision < self._compacted:
             raise CompactedError(self._compacted)
+        begin, end = _bounds(prefix)
         found = self._select(
-            "key >= ? AND key < ? AND key > ? AND version AND mod_revision <= ? "
+            "key >= ? AND key < ? AND version AND +mod_revision <= ? "
             "AND (ended IS NULL OR ended > ?) ORDER BY key LIMIT ?",
-            *_bounds(prefix),
-            _bytes(after),
+            max(begin, _bytes(after) + b"\0") if after else begin,
+            end,
             revision or self._revision,
             revision or self._revision,
             limit + 1 if limit else -1,
@@ -199,7 +200,8 @@ class EmbeddedStore(Owner):
         if revision <= self._compacted:
             raise CompactedError(self._compacted + 1)
         found = self._select(
-            "mod_revision >= ? AND key >= ? AND key < ? ORDER BY mod_revision, rowid",
+            # By the index of revisions, as the plus signs forbid that of keys.
+            "mod_revision >= ? AND +key >= ? AND +key < ? ORDER BY mod_revision, rowid",
             revision,
             *_bounds(prefix),
         )

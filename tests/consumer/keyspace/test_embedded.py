@@ -15,7 +15,7 @@ import pytest
 
 from gazette_aio.consumer.keyspace.embedded import EmbeddedStore
 from gazette_aio.consumer.keyspace.errors import CompactedError, KeyValueStoreError
-from gazette_aio.consumer.keyspace.operations import Delete, Put
+from gazette_aio.consumer.keyspace.operations import Compare, Delete, Put
 from gazette_aio.protocol.errors import UsageError
 from tests.cancellation import cancel_at_every_await, close_at_every_await
 from tests.waiting import eventually
@@ -186,6 +186,29 @@ async def test_old_revisions_are_dropped(monkeypatch):
                 await anext(responses)
         async with aclosing(store.watch("/", revision - 2)) as responses:
             assert len((await anext(responses)).events) == 3
+
+
+async def test_changes_and_pages_of_a_large_store_are_found_by_an_index(monkeypatch):
+    """A change looks at no other key: thousands of shards change one after the other."""
+    steps = []
+
+    class Counting(sqlite3.Connection):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.set_progress_handler(lambda: steps.append(1000), 1000)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Counting))
+    async with EmbeddedStore() as store:
+        for begin in range(0, 5000, 100):
+            await store.transact((), [Put(f"/a/{n}", b"") for n in range(begin, begin + 100)])
+        revision = (await store.range("/a/1")).header.revision
+        steps.clear()
+        async with aclosing(store.watch("/a/", revision + 1)) as responses:
+            await store.transact([Compare.absent("/a/new")], [Put("/a/new", b"")])
+            await anext(responses)
+        for after in ("", "/a/2500", "/a/4990"):
+            assert len((await store.range("/a/", after=after, limit=10)).entries) == 10
+        assert sum(steps) < 5000
 
 
 CHILD = """
