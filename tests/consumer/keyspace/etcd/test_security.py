@@ -36,15 +36,15 @@ def certificates(tmp_path_factory):
     return directory
 
 
-@pytest.fixture
-def secure_etcd(tmp_path, certificates):
+@pytest.fixture(scope="module")
+def secure_etcd(tmp_path_factory, certificates):
     options = (
         f"--cert-file={certificates / 'cert.pem'}",
         f"--key-file={certificates / 'key.pem'}",
         f"--trusted-ca-file={certificates / 'ca.pem'}",
         "--client-cert-auth",
     )
-    with Etcd(tmp_path / "etcd", *options, tls=True) as server:
+    with Etcd(tmp_path_factory.mktemp("etcd"), *options, tls=True) as server:
         yield server
 
 
@@ -82,9 +82,10 @@ async def test_an_etcd_of_another_authority_is_not_trusted(secure_etcd, certific
     await asyncio.wait((opening,))
 
 
-@pytest.fixture
-def guarded_etcd(tmp_path):
-    with Etcd(tmp_path / "etcd") as server:
+@pytest.fixture(scope="module")
+def guarded_etcd(tmp_path_factory):
+    """An Etcd with users. Tests may restart it, and leave keys."""
+    with Etcd(tmp_path_factory.mktemp("etcd")) as server:
         server.control("user", "add", f"root:{PASSWORD}")
         server.control("user", "grant-role", "root", "root")
         server.control("role", "add", "consumers")
