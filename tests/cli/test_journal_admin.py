@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.journals.retention import is_aged
+from gazette_aio.cli.journals.pruning import is_aged
 from gazette_aio.cli.shell.quantities import age_of, size_of, unix_time
 from gazette_aio.testing import create_journals, journal_spec
 from tests.waiting import eventually

@@ -21,11 +21,11 @@ import gazette_aio.protocol as pb
 from gazette_aio import __version__
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.tools import diagnosis
+from gazette_aio.cli.tools.attach_uuids import lines_of
 from gazette_aio.cli.tools.print_config import sections_of
 from gazette_aio.cli.tools.probes import examine_endpoints
-from gazette_aio.cli.tools.uuid_lines import LineStamper
 from gazette_aio.consumer import Application, MemoryStore
-from gazette_aio.message import OUTSIDE_TXN, Clock, get_clock, get_flags, json_adapter, parse_uuid
+from gazette_aio.message import OUTSIDE_TXN, get_clock, get_flags, json_adapter, parse_uuid
 from gazette_aio.message.core import FORM
 from gazette_aio.protocol import FrameTooLargeError
 from gazette_aio.protocol import consumer as pc
@@ -84,12 +84,12 @@ def test_attaching_refuses(inline: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_lines_do_not_depend_on_chunks(size: int) -> None:
     content = b"one\r\n\ntwo\nthree"
-    stamper = LineStamper("{{.Line}};", bytes(6), Clock(1), max_length=6)
     chunks = [content[begin : begin + size] for begin in range(0, len(content), size)]
 
-    assert b"".join(map(stamper.feed, chunks)) + stamper.end() == b"one;;two;three;"
+    lines = [line for lines in lines_of(chunks, 6) for line in lines]
+    assert lines == [b"one", b"", b"two", b"three"]
     with pytest.raises(FrameTooLargeError):
-        stamper.feed(b"1234567")
+        list(lines_of([b"1234567"], 6))
 
 
 def test_print_config_can_be_read_again(

@@ -11,7 +11,6 @@ import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
-from gazette_aio.cli.journals.retention import is_aged
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.stores import Pruned, Pruning, store_options
@@ -89,3 +88,19 @@ async def _prune_one(
     async for _ in in_batches(functools.partial(pruning.remove, result), aged):
         pass
     return result
+
+
+def is_aged(spec: pb.JournalSpec, fragment: pb.Fragment, now: float) -> bool:
+    """Return whether a store has a fragment for longer than the retention of its journal.
+
+    A journal without a retention keeps its fragments, as its specification says; `gazctl` removes
+    them all. Fragments that no store has are kept.
+
+    Args:
+        spec: Specification of the journal.
+        fragment: One of its fragments.
+        now: Unix time.
+    """
+    retention = spec.fragment.retention.seconds + spec.fragment.retention.nanos / 1e9
+    is_stored = bool(fragment.backing_store and fragment.mod_time)
+    return is_stored and retention > 0 and now - fragment.mod_time >= retention
