@@ -117,7 +117,7 @@ async def test_an_editor_that_fails_loses_no_text(
 ) -> None:
     """As of vi's `:cq`, once the text was refused."""
     env = editor(RATE.format("topic.one", 4096) + ";s/blue/not valid/", "{")  # No script of sed.
-    done = await broker_cli("journals", "edit", "-l", "name=topic/one", env=env)
+    done = await broker_cli("journals", "edit", "topic/one", env=env)
 
     assert done.code == 1
     assert "Editing failed; the text is kept in " in done.err

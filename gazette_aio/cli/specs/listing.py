@@ -124,7 +124,7 @@ def print_listing(
             print_text(specs.dump(listing))
         case _:
             rows = [[cell(item) for _, cell in columns] for item in specs.items(listing)]
-            print_table([title for title, _ in columns], rows)
+            print_table([title for title, _ in columns], rows, keep="LAG")
 
 
 def say_nothing_matches(specs: Specs, listing: Any, selector: str) -> None:
