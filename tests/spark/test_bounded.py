@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import pickle
 import shutil
-from collections import Counter
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from pathlib import Path
@@ -19,9 +17,8 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, RetryPolicy, connect
 from gazette_aio.client.fragments.file_transport import FileBody, FileTransport
-from gazette_aio.client.reads.head import head_of
 from gazette_aio.spark.reading import bounded
-from gazette_aio.spark.reading.bounded import BoundedReader, map_bounded
+from gazette_aio.spark.reading.bounded import BoundedReader
 from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.fragments.fake_fragments import FakeFragments, http_error
@@ -479,96 +476,3 @@ async def test_closing_amid_a_read(broker: StubBroker, client: JournalClient) ->
     await reader.aclose()
     with pytest.raises(RuntimeError, match="closed"):
         await anext(reader)
-
-
-# Probes.
-
-
-async def test_probes(stored: Stored) -> None:
-    assert await head_of(stored.client, JOURNAL) == 4000
-    await stored.lose(0, 1, 2)
-    assert await head_of(stored.client, JOURNAL) == 4000
-    await stored.client.apply([pb.ApplyRequest.Change(upsert=spec("empty/journal"))])
-    assert await head_of(stored.client, "empty/journal") == 0
-    with pytest.raises(pb.JournalNotFoundError):
-        await head_of(stored.client, "no/journal")
-
-
-async def test_probes_are_retried_within_bounds(broker: StubBroker, client: JournalClient) -> None:
-    asked: list[int] = []
-
-    async def answer(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
-        asked.append(request.offset)
-        assert request.metadata_only
-        if len(asked) > 2:
-            response = refusal(pb.Status.OFFSET_NOT_YET_AVAILABLE, 0)
-            response.write_head = 88
-            yield response
-        elif len(asked) == 1:
-            yield refusal(pb.Status.INSUFFICIENT_JOURNAL_BROKERS)
-
-    broker.read_handler = answer
-    assert await head_of(client, JOURNAL) == 88
-    assert asked == [-1] * 3
-    broker.read_handler = None
-    for _ in range(2):
-        broker.read_responses.put_nowait(refusal(pb.Status.INSUFFICIENT_JOURNAL_BROKERS))
-        broker.finish()
-    client.context.retry_policy = dataclasses.replace(INSTANT, max_attempts=2)
-    with pytest.raises(pb.InsufficientJournalBrokersError):
-        await head_of(client, JOURNAL)
-    assert broker.read_requests.qsize() == 2
-    while not broker.read_requests.empty():
-        broker.read_requests.get_nowait()
-
-
-async def test_probes_which_are_not_answered(broker: StubBroker, client: JournalClient) -> None:
-    async def stall(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
-        await asyncio.Event().wait()
-        yield metadata(0)
-
-    broker.read_handler = stall
-    async with asyncio.timeout(60):
-        with pytest.raises(pb.OperationTimeoutError, match="probe of journal a/journal timed out"):
-            await head_of(client, JOURNAL, seconds=0.02)
-    await eventually(lambda: broker.open_rpcs == 0)
-
-
-async def test_map_bounded() -> None:
-    counts = Counter[str]()
-
-    async def square(number: int) -> int:
-        counts["now"] += 1
-        counts["most"] = max(counts["most"], counts["now"])
-        tasks = len(asyncio.all_tasks())
-        counts["tasks"] = max(counts["tasks"], tasks)
-        await turns(number % 5)
-        counts["now"] -= 1
-        return number * number
-
-    assert await map_bounded(square, range(5000), limit=7) == [n * n for n in range(5000)]
-    assert counts["most"] == 7
-    assert counts["tasks"] <= 9
-    assert await map_bounded(square, [], limit=7) == []
-    with pytest.raises(pb.ConfigurationError):
-        await map_bounded(square, [1], limit=0)
-
-
-async def test_map_bounded_ends_at_the_first_failure() -> None:
-    begun: list[int] = []
-    cancelled: list[int] = []
-
-    async def call(number: int) -> None:
-        begun.append(number)
-        if number == 3:
-            raise pb.StoreError("three")
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.append(number)
-            raise
-
-    with pytest.raises(pb.StoreError, match="three"):
-        await map_bounded(call, range(100), limit=4)
-    assert begun == [0, 1, 2, 3]
-    assert sorted(cancelled) == [0, 1, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from gazette_aio.message.ranges.committed import ProducerBounds, RangeState
 from gazette_aio.protocol.errors import ConfigurationError, DataLossError, ValidationError
 from gazette_aio.spark.planning.journal_ranges import FragmentInfo, JournalInfo
-from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, begin_of, end_text
+from gazette_aio.spark.streaming.offsets import Offsets, batch_ranges, end_text
 from gazette_aio.spark.streaming.progress import (
     Loss,
     RunTarget,
@@ -98,21 +97,6 @@ def test_equal_positions_give_equal_texts(journals, rng, committed):
     assert first.to_text() == second.to_text()
     assert Offsets.parse(first.to_text()) == Offsets.parse(first.to_json()) == first
     assert Offsets.parse(first.to_text()).to_text() == first.to_text()
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_nothing_new_gives_what_spark_gave(committed):
-    journals = [journal("b", 100), journal("a", 50), journal("new", 0)]
-    initial = Offsets.initial(journals[:2], "latest", committed=committed)
-    first = end_text(initial, plan_batch(initial, journals).offsets, initial.to_text())
-    assert first["base"] == {"a": 50, "b": 100}, "the anchor is always written"
-    start = json.loads(json.dumps(first))
-    again = plan_batch(Offsets.parse(start), reversed(journals)).offsets
-    assert end_text(Offsets.parse(start), again, start) is start
-    text = json.dumps(start)
-    assert end_text(Offsets.parse(text), again, text) is text
-    more = plan_batch(Offsets.parse(text), [journal("a", 51), *journals]).offsets
-    assert "base" not in end_text(Offsets.parse(text), more, text)
 
 
 VALID = {"c": {"a": 1}, "j": {"a": 3}, "s": {"a": state(3).to_json()}, "v": 1}
@@ -208,20 +192,6 @@ def test_where_journals_end_is_no_position():
     assert end_text(start, further, given) == {"h": {"b": 9}, "j": {"a": 7, "b": 2}, "v": 1}
 
 
-def test_the_first_batch_begins_at_its_anchor():
-    # Spark forgets the first begin: it's killed, and asks again when there's more.
-    initial = Offsets.initial([journal("a", 990)], "latest", committed=False)
-    end = next_batch(initial, [journal("a", 990)])
-    assert (end.base, spans(initial, end)) == ({"a": 990}, {})
-    again = Offsets.initial([journal("a", 1815), journal("b", 70)], "latest", committed=False)
-    assert begin_of(again, end).journals == {"a": 990}
-    assert spans(again, end) == {}
-    later = next_batch(end, [journal("a", 1815), journal("b", 70)])
-    assert later.base is None
-    assert spans(end, later) == {"a": (990, 1815), "b": (0, 70)}
-    assert begin_of(end, later) is end
-
-
 def test_a_planned_first_batch_is_read_again():
     initial = Offsets.initial([journal("a", 100)], "earliest", committed=True)
     end = next_batch(initial, [journal("a", 150), journal("b", 30)], max_bytes=90)
@@ -242,14 +212,6 @@ def test_a_journal_created_anew_before_the_first_batch():
 
 
 # --- Limits and targets.
-
-
-def test_limit_is_split_by_lag():
-    start = started(journal("a", 0), journal("b", 0))
-    end = next_batch(start, [journal("a", 900), journal("b", 100)], max_bytes=100)
-    assert end.journals == {"a": 90, "b": 10}
-    end = next_batch(end, [journal("a", 900), journal("b", 100)], max_bytes=100_000)
-    assert end.journals == {"a": 900, "b": 100}
 
 
 @given(
@@ -301,20 +263,6 @@ def test_all_is_read_in_the_end(heads, limit, divisible):
     assert covered == heads
 
 
-def test_other_framings_end_where_fragments_do():
-    listing = [
-        journal("a", 1000, content_type=FIXED, fragments=[(0, 300), (300, 310), (310, 1000)])
-    ]
-    start = started(journal("a", 0))
-    ends = []
-    for _ in range(4):
-        start = next_batch(start, listing, max_bytes=305)
-        ends.append(start.journals["a"])
-    assert ends == [300, 310, 1000, 1000]
-    unlisted = [journal("a", 1000, content_type=FIXED)]
-    assert next_batch(started(journal("a", 0)), unlisted, max_bytes=1).journals == {"a": 1000}
-
-
 def test_available_now_stops_at_its_target():
     targets = available_now([journal("a", 100), journal("b", 10)])
     assert targets == {"a": RunTarget(100, 5), "b": RunTarget(10, 5)}
@@ -331,26 +279,7 @@ def test_available_now_stops_at_its_target():
     assert ends == [{"a": at, "b": 12} for at in (40, 80, 100, 100)]
 
 
-def test_available_now_takes_what_is_gone_for_done():
-    targets = {"a": RunTarget(100, 5), "b": RunTarget(50, 5), "c": RunTarget(20, 5)}
-    start = started(journal("a", 0), journal("b", 50), journal("c", 10))
-    end, losses = plan_batch(start, [journal("c", 90, revision=8)], targets=targets)
-    assert losses == [Loss("a", "is gone", 0, 100), Loss("c", "is gone", 10, 20)]
-    assert end_text(start, end, "given") == "given"
-
-
 # --- Journals which come and go.
-
-
-def test_new_journals_are_read_from_their_first_byte():
-    start = started(journal("a", 10))
-    end = next_batch(start, [journal("a", 10), journal("b", 300, revision=8)])
-    (found,) = batch_ranges(start, end)
-    assert (found.journal, found.begin, found.end, found.revision) == ("b", 0, 300, 8)
-    assert found.is_new
-    listing = {"b": journal("b", 400, revision=8, fragments=[(120, 300)])}
-    ranges, losses = check_batch([found], listing)
-    assert ([one[1:] for one in ranges], losses) == ([(120, 300)], [])
 
 
 @pytest.mark.parametrize("content_type", [NDJSON, FIXED])
@@ -374,36 +303,6 @@ def test_limits_are_of_what_is_left(content_type):
     )
     end = next_batch(known, [journal("b", 1000, fragments=[])], max_bytes=1)
     assert end.journals == {"b": 1000}, "nothing is left to go on for"
-
-
-def test_journals_which_are_gone():
-    start = started(journal("a", 10), journal("b", 20))
-    end, losses = plan_batch(start, [journal("a", 15)], seen={"a": 12, "b": 20})
-    assert (end.journals, losses) == ({"a": 15, "b": 20}, []), "all of it was read"
-    end, losses = plan_batch(start, [journal("a", 15)], seen={"b": 25})
-    assert end.journals == {"a": 15, "b": 20}
-    assert losses == [Loss("b", "is gone", 20, 25)]
-    with pytest.raises(DataLossError) as caught:
-        raise_losses(losses)
-    error = pickle.loads(pickle.dumps(caught.value))
-    assert (error.journal, error.offset, error.missing) == ("b", 20, ((20, 25),))
-    assert str(error).startswith("DATA_LOSS: journal b is gone: [20, 25) can't be read. Set")
-
-
-@pytest.mark.parametrize("head", [15, 300])
-def test_journals_created_anew(head):
-    start = started(journal("a", 100), journal("b", 20), committed=True)
-    start = start.end_at({"a": state(100)}, 0)
-    listing = [journal("a", head, revision=9), journal("b", 20)]
-    end, losses = plan_batch(start, listing, seen={"a": 130})
-    assert losses == [Loss("a", "was created anew", 100, 130)]
-    assert end.states == {}, "its producers are others"
-    end = Offsets.parse(end.end_at({"a": state(head)}, 0).to_text())
-    (found,) = batch_ranges(start, end)
-    assert found == ("a", 0, head, 9, True, RangeState(0))
-    assert plan_batch(end, listing).losses == [], "it's noticed once"
-    with pytest.raises(DataLossError, match=r"journal a was created anew: it was read up to 100\."):
-        raise_losses(plan_batch(start, listing).losses)
 
 
 def test_journals_created_anew_without_a_revision():
@@ -482,18 +381,6 @@ def test_losses_of_a_batch_which_is_run_again():
 
 
 # --- States of producers.
-
-
-def test_states_go_on_from_batch_to_batch():
-    first = started(journal("a", 100), journal("b", 20), committed=True)
-    assert first.to_json()["s"] == {}
-    end, _ = plan_batch(first, [journal("a", 160), journal("b", 20)])
-    end = Offsets.parse(end.end_at({"a": state(157, begin=120)}, 0).to_text())
-    assert end.journals == {"a": 157, "b": 20}, "a batch ends behind a message"
-    assert [one.state for one in batch_ranges(first, end)] == [RangeState(100)]
-    last, _ = plan_batch(end, [journal("a", 200), journal("b", 30)])
-    last = last.end_at({"a": state(200), "b": state(30)}, 0)
-    assert [one.state for one in batch_ranges(end, last)] == [state(157, begin=120), RangeState(20)]
 
 
 def test_pruning_keeps_pending_messages():

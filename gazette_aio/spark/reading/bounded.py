@@ -296,13 +296,10 @@ async def map_bounded(
         limit: Greatest number of concurrent calls.
 
     Raises:
-        ConfigurationError: The limit is less than one.
         Exception: First exception of a call. The other calls are cancelled.
 
     Cancellation: aborts — calls are cancelled.
     """
-    if limit < 1:
-        raise pb.ConfigurationError(f"the limit of calls must be at least one, not {limit}")
     listed = list(items)
     results: dict[int, R] = {}
     todo = iter(enumerate(listed))

@@ -78,8 +78,8 @@ def publish_rows(
         batch: Number of the batch.
         rows: The rows.
         partition: Number of Spark's partition of the rows.
-        memory_bytes: Greatest number of bytes kept until they are appended. A single message, or
-            record batch's part for a journal, may exceed it.
+        memory_bytes: Greatest number of bytes kept until they are appended, without those of one
+            record batch.
 
     Raises:
         ConfigurationError: Rows can't be published to a journal.
@@ -115,10 +115,13 @@ class _Task:
         self._lease: Lease | None = None
         self._encoder: RowEncoder | None = None
         self._appends: StrictAppendService | None = None
+        self._gathered: dict[str, list[bytes]] = {}
+        """Frames of journals of which no append was started."""
+        self._gathered_bytes = 0
         self._latest: dict[str, AsyncAppend] = {}
         """Latest appends of journals which may be pending."""
-        self._kept_bytes = 0
-        """Bound of the bytes which may be pending."""
+        self._pending_bytes = 0
+        """Bound of the bytes of appends which may be pending."""
         self._content_types: dict[str, str] = {}
         """Content types of the journals with messages."""
         self._firsts: dict[str, int] = {}
@@ -151,11 +154,7 @@ class _Task:
         bridge.run(self._put(frames))
 
     async def _put(self, frames: list[tuple[str, bytes]]) -> None:
-        """Append frames in the background.
-
-        Invariant: a failed append is repeated with the same bytes before any later append of its
-            journal. Readers drop repeated messages by their clocks.
-        """
+        """Append frames in the background, once they are enough for all journals."""
         if self._appends is None:
             client = await spark_client(self._plan.options.connection)
             self._appends = StrictAppendService(
@@ -165,22 +164,37 @@ class _Task:
                 timeout=answers.ANSWER_SECONDS,
             )
         for journal, data in frames:
-            if self._kept_bytes + len(data) > self._memory_bytes:
-                self._kept_bytes = self._appends.pending_bytes
-            if self._kept_bytes + len(data) > self._memory_bytes:
-                await self._drain()
-            async with self._appends.append(journal) as append:
-                append.write(data)
+            self._gathered.setdefault(journal, []).append(data)
+            self._gathered_bytes += len(data)
+        if self._gathered_bytes > self._memory_bytes // 4:
+            await self._append(self._appends)
+
+    async def _append(self, appends: StrictAppendService) -> None:
+        """Start appends of the gathered frames; wait if too much is pending.
+
+        Invariant: a failed append is repeated with the same bytes before any later append of its
+            journal. Readers drop repeated messages by their clocks.
+        """
+        if self._pending_bytes + self._gathered_bytes > self._memory_bytes:
+            self._pending_bytes = appends.pending_bytes
+        if self._pending_bytes + self._gathered_bytes > self._memory_bytes:
+            await self._drain()
+        for journal, parts in self._gathered.items():
+            async with appends.append(journal) as append:
+                for part in parts:
+                    append.write(part)
             self._latest[journal] = append
-            self._kept_bytes += len(data)
+        self._pending_bytes += self._gathered_bytes
+        self._gathered.clear()
+        self._gathered_bytes = 0
 
     async def _drain(self) -> None:
-        """Wait until all frames are appended."""
+        """Wait until all appends are complete."""
         # The success of an append means that of all earlier appends of its journal.
         for append in self._latest.values():
             await append
         self._latest.clear()
-        self._kept_bytes = 0
+        self._pending_bytes = 0
 
     def finish(self) -> TaskMessage:
         """Wait for all appends, and return the report."""
@@ -215,6 +229,7 @@ class _Task:
             _logger.warning("messages of a task remain pending: %s", error)
 
     async def _end(self, appends: StrictAppendService) -> None:
+        await self._append(appends)
         await self._drain()
         await appends.aclose()
 
