@@ -366,6 +366,7 @@ async def _stat(members: list[Member], request: pc.StatRequest, deadline: float)
             async with connect_shards(
                 member.endpoint, timeout=min(left, 5.0), connect_timeout=1.0
             ) as client:
+                await _release_failed(client, await list_shards(client))
                 await stat_shard(client, request)
         except pb.GazetteError as error:
             failure = str(error)
