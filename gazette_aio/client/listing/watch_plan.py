@@ -43,8 +43,7 @@ class WatchPlan:
         Raises:
             ValidationError: The broker lags behind the last snapshot, and may catch up.
         """
-        if self._resume is None:
-            return
+        assert self._resume is not None, "only a watch that resumes is probed"
         if header.etcd.cluster_id != self._resume.etcd.cluster_id:
             self._resume = None
         elif header.etcd.revision < self._resume.etcd.revision:

@@ -113,7 +113,9 @@ class RetryReader(JournalReader):
         self._began = now = time.monotonic()
         self._is_working = False
         since = self._at_head_since
-        self._checks_head = since is None or now >= since + SILENT_SECONDS
+        is_known = since is not None and now < since + SILENT_SECONDS
+        due = now + SILENT_SECONDS * random.uniform(1, 3)  # noqa: S311 - Others begin as well.
+        self._head_check = None if is_known else HeadCheck(due)
         self._request.offset = offset
         self._request.do_not_proxy = self._direct
         self._reader = Reader(self.client, self._request, claims=self._claims, verify=self._verify)
@@ -210,12 +212,18 @@ class RetryReader(JournalReader):
         self._is_working = True
 
     async def _arrival(self, limit: int) -> bytes:
-        """Return what the reader reads, within the time-out."""
-        reader = self._reader
-        if self._checks_head and self._request.block and self.offset > 0:
-            self._checks_head = False
-            await self._looking.aclose()  # That of an earlier RPC.
-            self._looking.start(self._check_silence(reader), f"gazette head {self.journal}")
+        """Return what the reader reads, within the time-out. Check the head while it's silent."""
+        reader, check = self._reader, self._head_check
+        if check is None or not self._request.block or self.offset <= 0 or reader.has_answered:
+            return await self._next_chunk(reader, limit)
+        await self._looking.aclose()  # That of an earlier wait.
+        self._looking.start(self._check_silence(reader, check), f"gazette head {self.journal}")
+        try:
+            return await self._next_chunk(reader, limit)
+        finally:
+            self._looking.cancel()
+
+    async def _next_chunk(self, reader: Reader, limit: int) -> bytes:
         # Hot: a blocking RPC that works is waited for without a timer.
         while (pause := self._next_look()) is not None:
             timer = asyncio.timeout(pause)
@@ -252,12 +260,10 @@ class RetryReader(JournalReader):
         reason = await self.client.context.dispatcher.failure()
         return self._deadline.expired(reason)
 
-    async def _check_silence(self, reader: Reader) -> None:
+    async def _check_silence(self, reader: Reader, check: HeadCheck) -> None:
         """Have the RPC fail if it's silent because its offset is beyond the write head."""
-        # By chance, since others begin as well.
-        due = time.monotonic() + SILENT_SECONDS * random.uniform(1, 3)  # noqa: S311
         try:
-            await self._look_at_head(due, reader)
+            await self._look_at_head(check, reader)
         except pb.OffsetBeyondHeadError as error:
             reader.fail(error)
 
@@ -274,32 +280,32 @@ class RetryReader(JournalReader):
         Cancellation: safe.
         """
         now = time.monotonic()
-        await self._look_at_head(now, until=now + 2 * CONFIRM_SECONDS)
+        await self._look_at_head(HeadCheck(now), until=now + 2 * CONFIRM_SECONDS)
 
     async def _look_at_head(
-        self, due: float, silent: Reader | None = None, until: float = math.inf
+        self, check: HeadCheck, silent: Reader | None = None, until: float = math.inf
     ) -> None:
         """Look at the write head until it decides.
 
         Args:
-            due: Time of the first look.
+            check: What earlier looks amount to.
             silent: A reader, whose first response decides, too.
             until: Time after which there are no further looks.
 
         Raises:
             OffsetBeyondHeadError: The offset is beyond the write head.
         """
-        check = HeadCheck(due)
-        while True:
-            await asyncio.sleep(max(check.due - time.monotonic(), 0))
+        while silent is None or not silent.has_answered:
+            if (pause := check.due - time.monotonic()) > 0:
+                await asyncio.sleep(pause)
+                continue
+            check.note(None, self.offset, time.monotonic())  # A look that's cancelled counts, too.
             answer: pb.ReadResponse | None = None
             if silent is None or await silent.is_served():
                 answer = await look_at_head(self.client, self.journal, check.header, self._claims)
-            if silent is not None and silent.has_answered:
-                return
             now = time.monotonic()
             verdict = check.note(answer, self.offset, now)
-            if verdict and answer is not None:
+            if verdict and answer is not None and not (silent and silent.has_answered):
                 raise beyond_head(self.journal, self.offset, answer.write_head)
             if verdict is False or now >= until:
                 return

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio import turns
-from gazette_aio.client import JournalChange, ListChanges, list_snapshots
+from gazette_aio.client import ListChanges, list_snapshots
 from gazette_aio.client.listing.changes import Slices, changes_between, lists_the_same
 from tests.client.support import listing
 
@@ -125,23 +125,6 @@ def test_changes_lead_from_one_listing_to_the_other(
     assert bool(changes) is (before != after)
     assert done(lists_the_same(old, new))[0] is (before == after)
     assert done(changes_between(None, new))[0] == ListChanges(new, added=tuple(new.journals))
-
-
-def test_kinds_of_changes() -> None:
-    before = listed({"a/one": (1, 1, ""), "a/two": (1, 1, ""), "a/three": (1, 1, "")})
-    after = listed({"a/one": (5, 5, ""), "a/two": (1, 4, ""), "a/three": (1, 1, "text/plain")})
-    changes: ListChanges = done(changes_between(before, after))[0]
-    # The journals of a listing are in the order of their names.
-    one, three, two = 0, 1, 2
-    assert changes == ListChanges(
-        after,
-        added=(after.journals[one],),
-        removed=(before.journals[one],),
-        changed=(
-            JournalChange(before.journals[three], after.journals[three]),
-            JournalChange(before.journals[two], after.journals[two]),
-        ),
-    )
 
 
 def test_much_is_compared_in_slices() -> None:

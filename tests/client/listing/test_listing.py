@@ -78,16 +78,6 @@ async def test_a_listing_outlasts_what_passes(instant: object, code: str) -> Non
             await client.list()
 
 
-@pytest.mark.parametrize("age", ["newest", "v0.100", "v0.89"])
-async def test_all_ages_list_alike(age: Age) -> None:
-    every = [f"a/journal/{number:04}" for number in range(2030)]
-    async with StubBroker(age=age) as broker, connect(broker.endpoint) as client:
-        broker.list_handler = lambda request: listing(*every)
-        assert names(await client.list()) == every
-        broker.list_handler = lambda request: listing()
-        assert names(await client.list()) == []
-
-
 async def test_listings_tell_routes(broker: StubBroker) -> None:
     listed = listing("a/one", "a/two", "a/three")
     listed.journals[1].route.Clear()
@@ -159,7 +149,7 @@ async def test_get_journal(broker: StubBroker, client: JournalClient) -> None:
 
 
 @pytest.mark.parametrize("age", ["newest", "v0.100", "v0.89"])
-async def test_iterated_journals(age: Age) -> None:
+async def test_all_ages_list_and_iterate_alike(age: Age) -> None:
     every = [f"a/journal/{number:04}" for number in range(1030)]
     requests: list[pb.ListRequest] = []
 
@@ -173,7 +163,9 @@ async def test_iterated_journals(age: Age) -> None:
         assert [journal.spec.name for journal in journals] == every
         assert journals[-1].route == header().route
         assert requests == [pb.ListRequest(selector=pb.parse_label_selector("foo=bar"))]
+        assert names(await client.list()) == every
         every.clear()
+        assert names(await client.list()) == []
         assert [journal async for journal in iter_journals(client)] == []
         with pytest.raises(pb.ValidationError, match="Watch"):
             await anext(iter_journals(client, pb.ListRequest(watch=True)))

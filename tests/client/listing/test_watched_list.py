@@ -16,7 +16,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import Failure, JournalClient, PolledList, RetryPolicy, WatchedList, connect
 from gazette_aio.client.listing import upkeep
-from gazette_aio.client.listing.watch_plan import MAX_DOUBTS, WatchPlan
+from gazette_aio.client.listing.watch_plan import MAX_DOUBTS
 from gazette_aio.message import random_mapping
 from gazette_aio.protocol.selector import compile_selector
 from gazette_aio.testing.ports import free_port
@@ -558,27 +558,6 @@ async def test_a_watch_which_goes_back_is_listed_anew(
     assert {str(error) for error in errors} == {
         "server sent unexpected ListResponse revision (1000; expected > 1000)"
     }
-
-
-def test_the_plan_of_a_watch() -> None:
-    plan = WatchPlan(pb.parse_label_selector("foo=bar"))
-    assert plan.probe() is None
-    plan.probed(header(1))
-    assert not plan.request().HasField("watch_resume")
-    plan.received(header(10))
-    assert plan.request().watch_resume == header(10)
-    plan.probed(header(10))
-    with pytest.raises(pb.ValidationError, match=r"\(9; expected >= 10\)"):
-        plan.probed(header(9))
-    # Doubts are counted in a row.
-    for revision in (10, 11):
-        for _ in range(MAX_DOUBTS - 1):
-            plan.doubt()
-            assert plan.request().HasField("watch_resume")
-        plan.received(header(revision))
-    for _ in range(MAX_DOUBTS):
-        plan.doubt()
-    assert not plan.request().HasField("watch_resume")
 
 
 # Brokers which can't watch.

@@ -101,16 +101,6 @@ async def test_at_the_head_what_is_there_stays(broker: StubBroker, client: Journ
             await reader.readuntil(b"")
 
 
-async def test_a_separator_in_pieces(broker: StubBroker, client: JournalClient) -> None:
-    script_read(broker, 0, b"one\r\r\nxy\r\n")
-    script_read(broker, 10, b"two=\r\n", status=NOT_YET)
-    async with buffered(client) as reader:
-        assert await reader.readuntil(b"\r\n") == b"one\r\r\n"
-        assert await reader.readuntil(b"\r\n") == b"xy\r\n"
-        assert await reader.readuntil(b"=\r\n") == b"two=\r\n"
-        assert reader.offset == 16
-
-
 async def test_a_hole_cuts_off_a_line(broker: StubBroker, client: JournalClient) -> None:
     with_hole(broker)
     async with buffered(client, offset=100) as reader:
