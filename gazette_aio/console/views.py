@@ -215,7 +215,7 @@ class FragmentSums:
     def __init__(self) -> None:
         self._stores: dict[str, _StoreSum] = {}
         self._end = 0
-        self.covered = 0
+        self.covered: int = 0
         """Bytes that fragments cover, each offset counted once."""
 
     def add(self, fragment: pb.Fragment) -> None:

@@ -28,9 +28,9 @@ try:
     _health: Any = importlib.import_module("grpc_health.v1.health_pb2")
     _reflection: Any = importlib.import_module("grpc_reflection.v1alpha.reflection_pb2")
     _reflection_aio: Any = importlib.import_module("grpc_reflection.v1alpha.reflection").aio
-except ImportError as error:
+except ImportError as _error:
     text = "grpc_extras need grpcio-health-checking and grpcio-reflection"
-    raise pb.ConfigurationError(f"{text}: pip install 'gazette-aio[server]'") from error
+    raise pb.ConfigurationError(f"{text}: pip install 'gazette-aio[server]'") from _error
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -27,8 +27,8 @@ class PlannedWork:
     __slots__ = ("lane", "name", "work")
 
     def __init__(self, name: str, work: Work, lane: str) -> None:
-        self.name = name
-        self.lane = lane
+        self.name: str = name
+        self.lane: str = lane
         self.work: Work | None = work
 
     def cancel(self) -> None:

@@ -187,7 +187,7 @@ class ProducedIntake(Intake):
     ) -> None:
         self._produced = engine = _Engine(shard.spec, checkpoint)
         super().__init__(engine, wake)
-        self.envelopes = engine.envelopes
+        self.envelopes: _Envelopes = engine.envelopes
         """Envelopes of messages of all journals."""
         self.has_read: bool = False
         self._producer = producer

@@ -43,7 +43,7 @@ class FixedDecoder(SplittingDecoder):
     DesyncDetectedError, so that one region of garbage may raise several.
     """
 
-    form = "fixed"
+    form: Literal["lines", "fixed"] = "fixed"
 
 
 def encode_fixed_frame(message: bytes, buffer: bytearray) -> bytearray:

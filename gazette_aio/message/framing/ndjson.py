@@ -40,7 +40,7 @@ class LineDecoder(SplittingDecoder):
     A line that is too large is refused once it ends, as a whole. Its bytes aren't kept.
     """
 
-    form = "lines"
+    form: Literal["lines", "fixed"] = "lines"
 
 
 def unpack_line(buffer: bytes | bytearray, offset: int = 0) -> bytes | None:

@@ -67,9 +67,9 @@ class Inputs:
         self._formats = formats
         self._engine = engine
         self._read_ahead = read_ahead
-        self.slots = FIFOBudget(CATCH_UP_JOURNALS)
+        self.slots: FIFOBudget = FIFOBudget(CATCH_UP_JOURNALS)
         """Slots of journals that catch up."""
-        self.held = FIFOBudget(max(buffer_bytes, 1))
+        self.held: FIFOBudget = FIFOBudget(max(buffer_bytes, 1))
         """Bytes of chunks that wait to be taken."""
         self._loop: asyncio.AbstractEventLoop | None = None  # Of tasks that read.
         self._begun = False

@@ -36,6 +36,7 @@ class SequencedReplay(ContentReplay):
     """
 
     _content: SequencedContent[Any]
+    has_ended: bool
 
     def __init__(self, content: SequencedContent[Any], sequencer: Sequencer) -> None:
         super().__init__(content)
@@ -91,6 +92,7 @@ class SequencedContent(JournalOutputs["list[Envelope[T]]"]):
     """
 
     maker: EnvelopeMaker[T]
+    replay: ContentReplay | None
 
     def __init__(
         self,

@@ -116,9 +116,9 @@ class EtcdClient:
     """
 
     def __init__(self, options: EtcdOptions) -> None:
-        self.options = options
-        self.dialler = Dialler(options.tls or TLSOptions(), _CHANNEL_OPTIONS)
-        self.peers = Peers(options.endpoints, self.dialler)
+        self.options: EtcdOptions = options
+        self.dialler: Dialler = Dialler(options.tls or TLSOptions(), _CHANNEL_OPTIONS)
+        self.peers: Peers = Peers(options.endpoints, self.dialler)
         self.token: str = ""
         self._is_auth_disabled = False
         self._authenticating = asyncio.Lock()

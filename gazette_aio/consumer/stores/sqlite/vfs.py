@@ -99,7 +99,7 @@ class RecordingVFS(apsw.VFS):
     """
 
     def __init__(self, directory: Path, recorder: Recorder | None) -> None:
-        self.name = f"gazette-{next(_numbers)}"
+        self.name: str = f"gazette-{next(_numbers)}"
         self.notes: dict[str, _Notes] = {}
         self.removed: set[str] = set()
         """Paths of files that were removed."""
