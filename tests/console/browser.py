@@ -18,6 +18,7 @@ import aiohttp
 
 # Debian's names of the browser, and of its smaller part without windows.
 PROGRAM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+_PICTURES = os.environ.get("GAZETTE_TEST_PICTURES")
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -74,15 +75,26 @@ class Tab:
             " field.dispatchEvent(new Event('input', {bubbles: true})); }"
         )
 
-    async def picture(self) -> bytes:
-        """Return a picture of the page, as PNG."""
-        answer = await self.call("Page.captureScreenshot", format="png")
-        return base64.b64decode(answer["data"])
+    async def photograph(self, name: str) -> None:
+        """Put pictures of the page into a directory, if the environment names it."""
+        if _PICTURES is None:
+            return
+        for width, height in ((390, 844), (1280, 800), (2560, 1300)):
+            size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+            await self.call("Emulation.setDeviceMetricsOverride", **size)
+            for theme in ("light", "dark"):
+                features = [{"name": "prefers-color-scheme", "value": theme}]
+                await self.call("Emulation.setEmulatedMedia", features=features)
+                answer = await self.call("Page.captureScreenshot", format="png")
+                _write(f"{name}-{width}-{theme}.png", base64.b64decode(answer["data"]))
+        await self.call("Emulation.clearDeviceMetricsOverride")
 
-    async def theme(self, name: str) -> None:
-        """Have the page think that its user prefers `light` or `dark`."""
-        feature = {"name": "prefers-color-scheme", "value": name}
-        await self.call("Emulation.setEmulatedMedia", features=[feature])
+
+def _write(name: str, picture: bytes) -> None:
+    assert _PICTURES is not None
+    directory = Path(_PICTURES)
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.joinpath(name).write_bytes(picture)
 
 
 @asynccontextmanager

@@ -87,7 +87,7 @@ def serving_shards(harness: Any, **options: Any) -> Any:
     return serving(harness.client, open_shards=open_shards, **options)
 
 
-async def test_shards(harness: Any, tmp_path: Path, pictures: Path) -> None:
+async def test_shards(harness: Any, tmp_path: Path) -> None:
     token = await bearer(pb.Capability.LIST | pb.Capability.READ)
     async with serving_shards(harness) as page:
         await asked(page, "/api/shards", 401)
@@ -114,9 +114,7 @@ async def test_shards(harness: Any, tmp_path: Path, pictures: Path) -> None:
             assert "● primary" in shown
             source = await tab.run("document.querySelector('#rows .sources a').href")
             assert source == f"{page._base_url}#words/in"
-            for theme in ("light", "dark"):
-                await tab.theme(theme)
-                (pictures / f"shards-{theme}.png").write_bytes(await tab.picture())
+            await tab.photograph("shards")
             # It asks before it does it.
             await tab.run("document.querySelector('#rows .commands button').click()")
             assert "shard-one" in await tab.run(

@@ -301,6 +301,18 @@ async def test_parts_from_a_time_on(gazette_broker, gazette_client):
             assert (await next_event(response))["begin"] == "0"
 
 
+async def test_files_that_are_older_than_a_time_are_not_read(gazette_broker, gazette_client):
+    spec = journal_spec("a/journal", labels=_LINES, stores=["file:///"])
+    await create_journals(gazette_client, spec)
+    stored = (await gazette_client.append(spec.name, _at(5))).commit.end
+    await gazette_broker.flush()
+    later = 4_000_000_000  # Of this century, but after the test.
+    await gazette_client.append(spec.name, _at(later))
+    async with serving(gazette_broker) as page:
+        [found], _ = await _part(page, f"time={later}&bytes=40000")
+        assert (found["begin"], _second(found)) == (str(stored), later)
+
+
 def _second(message: Any) -> int:
     return int(datetime.fromisoformat(message["time"]).timestamp())
 

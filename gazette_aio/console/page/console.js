@@ -40,8 +40,10 @@ async function look(options) {
   const { selector } = filter();
   if (selector !== summedSelector) forgetSums();
   summedSelector = selector;
-  const isListed = await attempt(() => list.load(filter(), options));
-  if (isListed && (await attempt(() => summary.show({ folder, selector })))) attempt(lookAtHeads);
+  // Whoever waits for the list doesn't wait for its sums.
+  if (await attempt(() => list.load(filter(), options))) {
+    attempt(() => Promise.all([summary.show({ folder, selector }), lookAtHeads()]));
+  }
 }
 
 const isFolder = (name) => name === "" || name.endsWith("/");

@@ -10,8 +10,12 @@ import { spark } from "./spark.js";
 
 const RATES = 60;
 
+let asked;
+
 export async function show(query) {
+  asked = query;
   const sums = await ask("/api/summary", { query });
+  if (asked !== query) return; // Of a folder that isn't shown any more.
   find("sum-journals").textContent = count(sums.journals);
   find("sum-health").replaceChildren(...healthOf(sums.health));
   find("sum-brokers").textContent = count(sums.brokers.length);
