@@ -188,8 +188,10 @@ bench: $(if $(filter spark%,$(NAME)),,.bench) $(if $(SUITE)$(filter-out spark%,$
 	@if [ "0$(JAVA_MAJOR)" -ge 17 ]; then $(MAKE) --no-print-directory .spark-bench; \
 	else echo "$(NO_JAVA): Spark's measures are left out"; fi
 
-.spark-bench: setup-spark
-	env -u SPARK_HOME $(SPARK_BIN)/python $(BENCH) --suite spark
+# Beside Spark's source of Kafka by the latest Spark of which there is one.
+BESIDE_KAFKA := $(filter spark.kafka%,$(NAME))
+.spark-bench: $(if $(BESIDE_KAFKA),$(SPARK_VENV)-4.2/.installed $(CORE),setup-spark)
+	env -u SPARK_HOME $(SPARK_VENV)$(if $(BESIDE_KAFKA),-4.2)/bin/python $(BENCH) --suite $(if $(BESIDE_KAFKA),spark.kafka,spark)
 
 # It isn't of some duration: more than 1,000 recoveries of each store.
 RECOVERIES := tests/consumer/recoverylog tests/consumer/stores/test_json_recoveries.py tests/consumer/stores/test_sqlite.py tests/consumer/stores/test_rocksdb.py

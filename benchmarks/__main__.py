@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--suite peers|spark] [--name NAME] [--rounds N] [--strict]`.
+"""`python -m benchmarks [--suite peers|spark|spark.kafka] [--name NAME] [--rounds N] [--strict]`.
 
 Prints one line for each measure: name, figure, yardstick, ratio, goal, and `ok` or `short`.
 Measures of messages have a second line, for the plain core.
@@ -13,7 +13,12 @@ import sys
 
 from benchmarks import harness, measures, peers, spark
 
-SUITES = {"main": measures.load, "peers": peers.load, "spark": spark.load}
+SUITES = {
+    "main": measures.load,
+    "peers": peers.load,
+    "spark": spark.load,
+    "spark.kafka": spark.load_beside_kafka,
+}
 
 
 def main() -> int:

@@ -20,7 +20,9 @@ HERE: Final = Path(__file__).parent
 DOWNLOADS: Final = HERE.parents[1] / ".bench" / "peers"
 JARS: Final = DOWNLOADS / "jars"
 CLIENTS: Final = DOWNLOADS / "python"
-START_SECONDS: Final = 60
+CONNECTOR: Final = DOWNLOADS / "connector"
+"""Jars of Spark's source of Kafka."""
+START_SECONDS: Final = 300
 
 CONFIG: Final = """\
 process.roles=broker,controller
@@ -52,11 +54,19 @@ def download() -> None:
         pinned,
         [sys.executable, "-m", "pip", "install", "-q", "-t", str(CLIENTS), "-r", str(pinned)],
     )
-    pom = HERE / "pom.xml"
-    goal = "dependency:copy-dependencies"
-    _once(JARS, pom, ["mvn", "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={JARS}"])
+    _copy_jars(JARS, HERE / "pom.xml")
     # At the end: what both need is ours.
     sys.path.append(str(CLIENTS))
+
+
+def download_connector() -> None:
+    """Download Spark's source of Kafka, unless it's there."""
+    _copy_jars(CONNECTOR, HERE / "connector.xml")
+
+
+def _copy_jars(directory: Path, pom: Path) -> None:
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={directory}"]
+    _once(directory, pom, ["mvn", "-q", "-B", "-f", str(pom), *goal])
 
 
 def _once(directory: Path, source: Path, command: list[str]) -> None:
@@ -97,12 +107,12 @@ def bootstrap() -> str:
     return f"127.0.0.1:{port}"
 
 
-def create_topic(name: str) -> None:
-    """Create a topic of one partition."""
+def create_topic(name: str, partitions: int = 1) -> None:
+    """Create a topic."""
     from confluent_kafka import admin  # noqa: PLC0415 - downloaded before
 
     client: Any = admin.AdminClient({"bootstrap.servers": bootstrap()})
-    client.create_topics([admin.NewTopic(name, 1, 1)])[name].result()
+    client.create_topics([admin.NewTopic(name, partitions, 1)])[name].result()
 
 
 def _free_ports(count: int) -> list[int]:

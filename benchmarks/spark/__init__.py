@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 
+from benchmarks.peers import kafka
+
 _MODULES = ("reads", "committed", "sink", "times")
 
 
@@ -15,3 +17,13 @@ def load() -> None:
     """Register all measures."""
     for name in _MODULES:
         importlib.import_module(f"{__name__}.{name}")
+
+
+def load_beside_kafka() -> None:
+    """Register the measures beside Spark's source of Kafka, if it can be had."""
+    if missing := kafka.missing():
+        print(f"no {missing}: measures beside Kafka are left out")
+        return
+    kafka.download()
+    kafka.download_connector()
+    importlib.import_module(f"{__name__}.beside_kafka")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.json
 
-from benchmarks.harness import Subject, constant, measure
+from benchmarks.harness import Subject, measure
 from benchmarks.spark.content import ROW_BYTES, SCHEMA
 from benchmarks.spark.queries import load, rate, warm
 from benchmarks.spark.world import CORES, ROWS, world
@@ -19,11 +19,7 @@ from benchmarks.spark.world import CORES, ROWS, world
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from pyspark.sql import DataFrame
-
 BLOCK_BYTES = 4 << 20
-KAFKA_COUNT, KAFKA_AGGREGATE = 200_000.0, 170_000.0
-"""Rows per second which Spark's source of Kafka did on two cores, of rows of the same size."""
 
 RAW = {"format": "raw", "io": "direct"}
 TYPED = {"io": "direct"}
@@ -94,22 +90,6 @@ async def typed(**isolation: str) -> AsyncGenerator[Subject]:
             yield subject
 
 
-async def against_kafka(kafka: float, *, is_count: bool) -> AsyncGenerator[Subject]:
-    """Compare a query with what the same one of another source does."""
-
-    def query() -> DataFrame:
-        from pyspark.sql import functions as f  # noqa: PLC0415 - who lists measures may not have it.
-
-        rows = load(**RAW)
-        if is_count:
-            return rows.groupBy().count()
-        decoded = rows.select(f.from_json(rows["_value"].cast("string"), SCHEMA).alias("row"))
-        return decoded.groupBy("row.kind").agg(f.count("*"), f.sum("row.amount"))
-
-    async with warm(rate(query), constant(kafka)) as subject:
-        yield subject
-
-
 measure(
     "spark.typed",
     goal=0.4,
@@ -118,18 +98,3 @@ measure(
     about=f"rows of {ROW_BYTES} bytes of local fragments as typed columns, against pyarrow.json"
     " on the same bytes in memory, on as many cores",
 )(partial(typed, isolation="read-uncommitted"))
-measure(
-    "spark.count",
-    goal=1.0,
-    unit="row/s",
-    rounds=3,
-    about=f"a count of undecoded rows, against {KAFKA_COUNT:.0f} row/s of Kafka's source",
-)(partial(against_kafka, KAFKA_COUNT, is_count=True))
-measure(
-    "spark.aggregate",
-    goal=1.0,
-    unit="row/s",
-    rounds=3,
-    about="from_json of undecoded rows and an aggregate by group, against"
-    f" {KAFKA_AGGREGATE:.0f} row/s of Kafka's source",
-)(partial(against_kafka, KAFKA_AGGREGATE, is_count=False))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import gazette_aio.protocol as pb
+from benchmarks.peers.kafka import CONNECTOR
 from benchmarks.spark import content
 from gazette_aio.client import connect
 from gazette_aio.testing import BrokerProcess, create_journals, journal_spec
@@ -30,11 +31,11 @@ T = TypeVar("T")
 CORES: Final = 2
 ROOT: Final = Path(__file__).parents[2]
 
-PARTS: Final = [f"rows/part-{number}" for number in range(8)]
+PARTS: Final = [f"rows/part-{number}" for number in range(6)]
 """Journals of the rows."""
 ONE: Final = "one/journal"
 """A journal of all rows."""
-ROUNDS: Final = 5
+ROUNDS: Final = 13
 """Of each part."""
 ROWS: Final = len(PARTS) * ROUNDS * content.ROUND
 TARGETS: Final = [f"target/part-{number}" for number in range(4)]
@@ -115,6 +116,8 @@ class World:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
+        if jars := [str(path) for path in CONNECTOR.glob("*.jar")]:
+            settings["spark.jars"] = ",".join(jars)
         builder: Any = SparkSession.builder
         for name, value in settings.items():
             builder = builder.config(name, value)
