@@ -28,6 +28,8 @@ async def finish(work: Awaitable[T]) -> T:
         if not future.cancelled():
             future.exception()  # Retrieved: the caller sees the cancellation instead.
         raise
+    finally:
+        del future, work  # An error of theirs has this frame, and would be in a cycle with them.
 
 
 async def _ended(future: asyncio.Future[T]) -> None:
