@@ -121,9 +121,7 @@ class Appender(Scope):
         """
         require_bytes(data)
         if data:
-            content = memoryview(data).cast("B")
-            self._sent_bytes += len(content)
-            await self._send(await self._open(), content_messages((content,)))
+            await self.write_pieces((memoryview(data).cast("B"),))
 
     async def write_pieces(self, pieces: Collection[bytes | memoryview]) -> None:
         """Send pieces of content, as `write()` sends them joined.
@@ -133,8 +131,9 @@ class Appender(Scope):
 
         Cancellation: poisons — the append is rolled back.
         """
+        call = await self._open()
         self._sent_bytes += sum(map(len, pieces))
-        await self._send(await self._open(), content_messages(pieces))
+        await self._send(call, content_messages(pieces))
 
     async def close(self) -> pb.AppendResponse:
         """Commit, and return the response. Without earlier writes it's an append of no bytes.

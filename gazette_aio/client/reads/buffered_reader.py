@@ -151,7 +151,7 @@ class BufferedRetryReader(JournalReader):
             whence: `os.SEEK_SET` or `os.SEEK_CUR`.
 
         Raises:
-            ValueError: The offset is negative, or relative to the end.
+            ValueError: The offset is negative, beyond the end of the read, or relative to it.
             asyncio.CancelledError: `cancel()` of the reader was called.
             RuntimeError: The reader is closed.
 

@@ -167,9 +167,11 @@ class RetryReader(JournalReader):
         self._arm()
         try:
             while limit:
-                self._check_open()  # Race: another task may close the reader.
                 if self._reader.has_ended:
                     await self._reader.aclose()  # Ended, but its close may have been cancelled.
+                    self._check_open()  # Race: another task may close the reader.
+                    if self._reader.is_at_end:
+                        return b""
                     self._renew(self.offset)
                 error: pb.GazetteError | None = None
                 try:
@@ -318,7 +320,7 @@ class RetryReader(JournalReader):
             whence: `os.SEEK_SET` or `os.SEEK_CUR`.
 
         Raises:
-            ValueError: The offset is negative, or relative to the end.
+            ValueError: The offset is negative, beyond the end of the read, or relative to it.
             asyncio.CancelledError: `cancel()` was called.
             UsageError: The reader is closed.
 
@@ -388,6 +390,8 @@ class RetryReader(JournalReader):
             self._task.uncancel()
 
     async def _move(self, target: int) -> None:
+        if 0 < (end := self._request.end_offset) < target:
+            raise ValueError(f"seek to {target}, beyond the end of the read ({end})")
         reader = self._reader
         try:
             await reader.seek(target)

@@ -196,6 +196,24 @@ async def test_abort_while_it_opens(broker: StubBroker) -> None:
     assert journals.contents == {JOURNAL: b"bar"}
 
 
+async def test_content_counts_once_it_is_sent(broker: StubBroker) -> None:
+    journals = MemoryJournals(broker)
+    answers = [RuntimeError("no token yet"), "token"]
+
+    async def token() -> str:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    async with connect(broker.endpoint, auth=token) as client:
+        a = appender(client)
+        with pytest.raises(RuntimeError, match="no token yet"):
+            await a.write(b"foo")
+        await a.write(b"bar")
+        await a.close()
+    assert journals.contents == {JOURNAL: b"bar"}
+
+
 async def test_errors_during_writes(broker: StubBroker, client: JournalClient) -> None:
     a = appender(client)
     await a.write(b"foo")

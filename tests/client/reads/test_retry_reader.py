@@ -135,7 +135,7 @@ async def test_any_way_to_end_a_stream(
 
 
 async def test_seek(broker: StubBroker, client: JournalClient) -> None:
-    async with client.read(JOURNAL, offset=100) as reader:
+    async with client.read(JOURNAL, offset=100, end_offset=150) as reader:
         assert await reader.seek(5, os.SEEK_CUR) == 105
         assert await reader.seek(106) == 106
         script_read(broker, 106, b"ello, world")
@@ -149,7 +149,20 @@ async def test_seek(broker: StubBroker, client: JournalClient) -> None:
             await reader.seek(0, os.SEEK_END)
         with pytest.raises(ValueError, match="negative"):
             await reader.seek(-1)
+        with pytest.raises(ValueError, match=r"151, beyond the end of the read \(150\)"):
+            await reader.seek(151)
+        assert await reader.read(2) == b" w"
     assert await asked_offsets(broker) == [106, 105]
+
+
+async def test_the_end_in_a_hole_stays_the_end(broker: StubBroker, client: JournalClient) -> None:
+    async with client.read(JOURNAL, offset=100, end_offset=150) as reader:
+        script_read(broker, 100, b"foo")
+        broker.read_responses.put_nowait(metadata(200))
+        assert await drain(reader) == (b"foo", None)
+        assert await drain(reader) == (b"", None)
+        assert await reader.seek(0, os.SEEK_CUR) == reader.offset == 200
+    assert await asked_offsets(broker) == [100, 103]
 
 
 async def test_the_head_is_not_a_jump(broker: StubBroker, client: JournalClient) -> None:
