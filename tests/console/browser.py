@@ -16,6 +16,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.waiting import eventually
+
 # Debian's names of the browser, and of its smaller part without windows.
 PROGRAM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 _PICTURES = os.environ.get("GAZETTE_TEST_PICTURES")
@@ -38,19 +40,31 @@ class Tab:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
+        self._documents: set[str] = set()
         self.complaints: list[str] = []
         """Errors and refusals that the page logged."""
 
     async def call(self, method: str, **parameters: Any) -> Any:
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        while True:
-            message = await self._socket.receive_json()
-            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.complaints.append(json.dumps(message["params"]))
-            if message.get("id") == number:
-                assert "error" not in message, message
-                return message["result"]
+        while (message := await self._receive()).get("id") != number:
+            pass
+        assert "error" not in message, message
+        return message["result"]
+
+    async def _receive(self) -> Any:
+        message = await self._socket.receive_json()
+        if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+            self.complaints.append(json.dumps(message["params"]))
+        if message.get("method") == "Page.frameNavigated":
+            self._documents.add(message["params"]["frame"]["loaderId"])
+        return message
+
+    async def open(self, url: str) -> None:
+        """Open a URL. Scripts run in its document from then on, and not in the one before."""
+        document = (await self.call("Page.navigate", url=url))["loaderId"]
+        while document not in self._documents:
+            await self._receive()
 
     async def run(self, script: str) -> Any:
         """Return the value of an expression of JavaScript, once its promise is kept."""
@@ -60,10 +74,15 @@ class Tab:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    async def until(self, condition: str) -> None:
-        """Wait for a condition, which the page looks at whenever it draws."""
+    async def until(self, condition: str, *, after: str = "") -> None:
+        """Wait for a condition, which the page looks at time and again.
+
+        Args:
+            condition: An expression of JavaScript.
+            after: Statement that is executed before. A condition that soon ends is seen only so.
+        """
         await self.run(
-            "new Promise((done) => { const look = () =>"
+            f"new Promise((done) => {{ {after}; const look = () =>"
             f" ({condition}) ? done() : setTimeout(look, 20); look(); }})"
         )
 
@@ -120,16 +139,24 @@ async def opened(url: str, directory: Path) -> AsyncIterator[Tab]:
         listening = asyncio.create_task(process.stderr.read())
         port = int(line.split(b"127.0.0.1:")[1].split(b"/")[0])
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
-                targets = await response.json()
-            address = next(item for item in targets if item["type"] == "page")
-            async with session.ws_connect(
-                address["webSocketDebuggerUrl"], max_msg_size=0
-            ) as socket:
+            addresses: list[str] = []
+
+            async def has_page() -> bool:
+                async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
+                    targets = await response.json()
+                pages = [item for item in targets if item["type"] == "page"]
+                addresses.extend(item["webSocketDebuggerUrl"] for item in pages)
+                return bool(addresses)
+
+            # The browser listens before it has its page.
+            await eventually(has_page)
+            async with session.ws_connect(addresses[0], max_msg_size=0) as socket:
                 tab = Tab(socket)
                 for domain in ("Page", "Runtime", "Log"):
                     await tab.call(f"{domain}.enable")
-                await tab.call("Page.navigate", url=url)
+                # Otherwise other windows decide whether the page has the focus.
+                await tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+                await tab.open(url)
                 yield tab
     finally:
         # Debian's program is a shell that waits for the browser, which has processes of its own.
