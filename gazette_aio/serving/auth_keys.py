@@ -24,12 +24,19 @@ def read_auth(keys: str | None, path: str | os.PathLike[str] | None) -> pb.Keyed
     if path is None:
         return pb.KeyedAuth(keys) if keys else None
     try:
-        keys = Path(path).read_text("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not base64"
-        text = (reason or "can't be read").lower()
-        raise pb.ConfigurationError(f"auth_keys_file {path}: {text}") from None
-    try:
-        return pb.KeyedAuth(keys)
+        return pb.KeyedAuth(read_keys(path))
     except pb.ConfigurationError as error:
         raise pb.ConfigurationError(f"auth_keys_file {path}: {error}") from None
+
+
+def read_keys(path: str | os.PathLike[str]) -> str:
+    """Return the text of a file of keys. Blocks.
+
+    Raises:
+        ConfigurationError: The file can't be read.
+    """
+    try:
+        return Path(path).read_text("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not base64"
+        raise pb.ConfigurationError((reason or "can't be read").lower()) from None

@@ -21,10 +21,10 @@ async def test_keys_of_a_file_sign_requests(broker_cli: Any, tmp_path: Path) -> 
     assert by_variable.code == 0, by_variable.err
 
 
-@pytest.mark.parametrize("content", ["", "\n", "not base64!"])
-def test_a_file_without_keys_is_an_error(inline: Any, tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"\n", b"not base64!", b"\xff"])
+def test_a_file_without_keys_is_an_error(inline: Any, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "keys"
-    path.write_text(content)
+    path.write_bytes(content)
     done = inline("journals", "list", f"--broker.auth-keys-file={path}")
 
     assert done.code == 2

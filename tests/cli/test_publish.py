@@ -93,10 +93,15 @@ async def test_values_of_keys(broker_cli: Any, parts: pb.ListResponse) -> None:
     ("args", "reason"),
     [
         ((), "give JOURNAL or --selector"),
-        (("a/b", "file", "-m", "{}"), "give FILE or --message"),
-        (("a/b", "-k", "item"), "--key needs --selector"),
-        (("a/b", "-m", "{}", "-m", "[1]"), "message 2 isn't an object of JSON"),
-        (("-l", "a", "-k", "b.c", "-m", '{"b": {"c": null}}'), "--key b.c: a message has no text"),
+        (("test/a", "file", "-m", "{}"), "give FILE or --message"),
+        (("test/a", "-k", "item"), "--key needs --selector"),
+        (("test/a", "-m", "{}", "-m", "[1]"), "message 2: Expected `object`, got `array`"),
+        (("test/a", "-m", "{}", "-m", '{"_meta": 1}'), "message 2: message has no JSON object"),
+        (("test/a", "-m", "\udcff"), "message 1: "),
+        (
+            ("-l", "kind=b", "-k", "b.c", "-m", '{"b": {"c": null}}'),
+            "message 1: --key b.c: no text",
+        ),
         (("test/a", "-m", "{}", "--uuid-path", "a..b"), "path"),
         (("a b",), "journal 'a b'"),
     ],
@@ -108,15 +113,41 @@ def test_what_is_refused_before_anything_is_sent(inline: Any, args: Any, reason:
     assert reason in done.err
 
 
-async def test_a_line_that_is_no_object(broker_cli: Any, parts: pb.ListResponse) -> None:
-    first = await broker_cli("journals", "publish", PARTS[0], stdin=b"[]\n{}\n")
-    second = await broker_cli("journals", "publish", PARTS[0], stdin=b"{}\nnot JSON\n{}\n")
+@pytest.mark.parametrize(
+    "line", [b"[]", b"not JSON", b'{"n": "\xff"}', b'{"_meta": 1}', b'{"n": 1}']
+)
+async def test_a_line_that_is_no_message(
+    broker_cli: Any, parts: pb.ListResponse, line: bytes
+) -> None:
+    key = ("-k", "item.id")
+    first = await broker_cli("journals", "publish", *ALL, *key, stdin=line + b"\n" + orders("a"))
+    second = await broker_cli("journals", "publish", *ALL, *key, stdin=orders("a", "b") + line)
 
     assert (first.code, second.code) == (2, 1)
-    assert first.err.startswith("gazette-aio: message 1 isn't an object of JSON: ")
-    assert second.err.startswith("gazette-aio: message 2 isn't an object of JSON: ")
-    assert second.err.endswith("; the 1 message before are published\n")
-    assert len(await committed(broker_cli, PARTS[0])) == 1
+    assert first.err.startswith("gazette-aio: message 1: ")
+    assert second.err.startswith("gazette-aio: message 3: ")
+    assert second.err.endswith("; published before: 2 messages\n")
+    assert len(await committed(broker_cli, *ALL)) == 2
+
+
+async def test_a_broker_that_fails_after_some_messages(
+    broker_cli: Any, gazette_broker: Any, parts: pb.ListResponse
+) -> None:
+    with gazette_broker.control.keep("append", fail="PERMISSION_DENIED"):
+        done = await broker_cli("journals", "publish", PARTS[0], stdin=orders("a", "b"))
+
+    assert done.code == 1
+    assert "; published before: at most " in done.err
+    assert await committed(broker_cli, PARTS[0]) == []
+
+
+async def test_a_record_without_a_journal(broker_cli: Any, parts: pb.ListResponse) -> None:
+    args = ("--framing", "lines", "--mapping", "direct")
+    text = f"{PARTS[0]}\n1\nno/such\n2\n".encode()
+    done = await broker_cli("journals", "append", *ALL, *args, stdin=text)
+
+    assert done.code == 1
+    assert done.err.endswith("'no/such' isn't one of the selector; appended before: 1 record\n")
 
 
 async def test_journals_that_take_no_messages(broker_cli: Any, gazette_client: Any) -> None:
@@ -166,3 +197,13 @@ async def test_read_a_number_of_lines(
     assert (one.code, one.text, blocked.text) == (0, "1\n2\n", "1\n2\n3\n45\n"), blocked.err
     assert [each.text for each in reads] == ["1\n", "2\n3\n", "45\n6\n", ""]
     assert [each.err for each in reads] == [""] * 4
+
+
+async def test_read_a_number_of_lines_of_many_journals(
+    broker_cli: Any, gazette_client: Any, parts: pb.ListResponse, tmp_path: Path
+) -> None:
+    for name in PARTS:
+        await gazette_client.append(name, b"1\n2\n")
+    done = await broker_cli("journals", "read", *ALL, "-n", "1", "--json")
+
+    assert [json.loads(line)["end"] for line in done.text.splitlines()] == [2]

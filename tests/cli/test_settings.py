@@ -72,7 +72,7 @@ def test_an_invalid_file_is_refused(inline: Any, settings: Path, line: str, reas
         ("Format = xml", "Format: 'xml' is not one of"),
         ("RF = perhaps", "RF: 'perhaps' is not a valid boolean"),
         ("Timeout = soon", "Timeout: 'soon' is not a valid float"),
-        ("Broker.AuthKeysFile = none", "Broker.AuthKeysFile: 'none': No such file"),
+        ("Broker.AuthKeysFile = none", "Broker.AuthKeysFile: File 'none' does not exist"),
     ],
 )
 def test_a_value_that_an_option_can_t_have_is_told_with_its_line(

@@ -203,6 +203,10 @@ def test_what_is_not_an_object():
 
     with pytest.raises(ValidationError, match="object"):
         json_adapter(Array).encode(Array(1), UUID)
+    with pytest.raises(ValidationError, match="no JSON object for the member 'uuid'"):
+        json_adapter().encode({"_meta": 1}, UUID)
+    with pytest.raises(ValidationError, match="no JSON object for the member 'uuid'"):
+        json_adapter(bytes).encode(b'{"_meta":[]}', UUID)
     adapter = json_adapter()
     assert adapter.frame_uuid(b"null") == adapter.uuid(adapter.decode(b"null")) == ZERO_UUID
     assert adapter.frame_uuid(b'{"_meta":null}') == adapter.frame_uuid(b'{"_meta":{}}') == ZERO_UUID

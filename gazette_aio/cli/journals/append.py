@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
 import shutil
 import sys
 import tempfile
@@ -16,11 +17,11 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
-from gazette_aio.cli.shell.failures import CommandError, InputError
-from gazette_aio.cli.shell.input import checked_journal, input_chunks
+from gazette_aio.cli.shell.failures import CommandError, InputError, explain
+from gazette_aio.cli.shell.input import input_chunks
 from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.shell.quantities import counted
-from gazette_aio.cli.specs.selection import parse_selector
+from gazette_aio.cli.specs.selection import select_for_file
 from gazette_aio.client import StrictAppendService
 from gazette_aio.message.framing import FixedFraming, NDJSONFraming
 from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping
@@ -28,6 +29,7 @@ from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvo
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from gazette_aio.cli.specs.selection import Selection
     from gazette_aio.client import AppendService, AsyncAppend
     from gazette_aio.message.mapping import PartitionsFunc
 
@@ -126,10 +128,7 @@ def append(
     --framing, each record is mapped to a journal, and appended as soon as it's read. Records of a
     journal keep their order.
     """
-    if selector is not None and journal is not None and file is None:
-        journal, file = None, journal
-    if (journal is None) == (selector is None):
-        raise click.UsageError("give JOURNAL or --selector")
+    selection, file = select_for_file(journal, file, selector)
     if file is not None and input_ is not None:
         raise click.UsageError("give FILE or --input, but not both")
     path = file or input_ or "-"
@@ -138,22 +137,17 @@ def append(
         raise InputError("--framing none goes with --mapping random only")
     if base64 and (framing != "lines" or not keyed):
         raise InputError("--base64 needs --framing lines, and a mapping other than random")
-    if journal is not None:
-        if framing != "none":
-            raise InputError("--framing needs --selector")
-        _append_whole(connection, checked_journal(journal), path, offset, as_json=as_json)
-        return
-    if offset is not None:
+    if selection.names and framing != "none":
+        raise InputError("--framing needs --selector")
+    if offset is not None and not selection.names:
         raise InputError("--offset needs JOURNAL")
-    parsed = parse_selector(selector or "")
     if framing == "none":
-        listing = connection.run(lambda client: client.list(parsed))
-        chosen, _ = random_mapping(lambda: listing)(b"")
-        _append_whole(connection, chosen, path, None, as_json=as_json)
+        [chosen] = selection.names or [_random_journal(connection, selection)]
+        _append_whole(connection, chosen, path, offset, as_json=as_json)
         return
     record_framing = NDJSONFraming() if framing == "lines" else FixedFraming()
     splitter = RecordSplitter(record_framing, keyed=keyed, base64_keys=base64)
-    appended = asyncio.run(_append_records(connection, parsed, path, splitter, mapping))
+    appended = asyncio.run(_append_records(connection, selection, path, splitter, mapping))
     if as_json:
         print_json(dataclasses.asdict(appended))
     else:
@@ -161,6 +155,11 @@ def append(
             f"appended {counted(appended.records, 'record')} of {counted(appended.bytes, 'byte')} "
             f"to {counted(appended.journals, 'journal')}"
         )
+
+
+def _random_journal(connection: ClientSettings, selection: Selection) -> str:
+    journals = connection.run(lambda client: selection.journals(client, some=True))
+    return random.choice(journals).spec.name  # noqa: S311 - Nobody has to guess it.
 
 
 def _append_whole(
@@ -193,51 +192,90 @@ class _Appended:
 
 async def _append_records(
     connection: ClientSettings,
-    selector: pb.LabelSelector,
+    selection: Selection,
     path: str,
     splitter: RecordSplitter,
     mapping: str,
 ) -> _Appended:
-    appended = _Appended()
-    async with appending(connection, selector) as (appends, journals, latest):
-        journal_of = _mapping(mapping, journals)
+    size = 0
+    async with appending(connection, selection, "appended", "record") as ongoing:
+        journal_of = _mapping(mapping, ongoing.partitions)
         with progress("appending", in_bytes=True) as bar:
             async for chunk in input_chunks(path):
                 for record in splitter.feed(chunk):
                     request = pb.AppendRequest(journal=journal_of(record.key))
-                    handle = await appends.start_append(request)
+                    handle = await ongoing.appends.start_append(request)
                     handle.write(record.content)
                     handle.release()
-                    latest[request.journal] = handle
-                    appended.records += 1
-                    appended.bytes += len(record.content)
+                    ongoing.add(handle)
+                    size += len(record.content)
                 bar.advance(len(chunk))
             splitter.end()
-    appended.journals = len(latest)
-    return appended
+    return _Appended(ongoing.count, size, len(ongoing.latest))
+
+
+@dataclasses.dataclass(slots=True)
+class Appending:
+    """Appends to journals of a selection.
+
+    Args:
+        appends: Service of the appends.
+        partitions: Returns the listing of the journals.
+    """
+
+    appends: AppendService
+    partitions: PartitionsFunc
+    latest: dict[str, AsyncAppend] = dataclasses.field(default_factory=dict)
+    """Latest append of each journal."""
+    count: int = 0
+
+    def add(self, handle: AsyncAppend) -> None:
+        """Count an append, which is awaited at the end."""
+        self.latest[handle.request.journal] = handle
+        self.count += 1
 
 
 @contextlib.asynccontextmanager
 async def appending(
-    connection: ClientSettings, selector: pb.LabelSelector
-) -> AsyncGenerator[tuple[AppendService, PartitionsFunc, dict[str, AsyncAppend]]]:
-    """Yield a service, the listing of journals, and a dict for the latest append of each journal.
+    connection: ClientSettings, selection: Selection, done: str, unit: str
+) -> AsyncGenerator[Appending]:
+    """Let the block append to journals, and await its appends: none succeeds after a failed one.
 
-    At the end, these appends are awaited. None succeeds after a failed one. Those before a failure
-    of the block are awaited too, and their errors don't hide it.
+    Args:
+        connection: Connection to the broker.
+        selection: The journals.
+        done: `appended` or `published`.
+        unit: What an append has: `record` or `message`.
+
+    Raises:
+        CommandError: A journal is missing; or something failed after an append of the block. It
+            says how many there were.
+        GazetteError: No append was begun.
 
     Cancellation: aborts — appends may be written.
     """
-    latest: dict[str, AsyncAppend] = {}
-    async with (
-        connection.open() as client,
-        StrictAppendService(client) as appends,
-        client.watch(selector) as journals,
-    ):
-        await journals.ready()
-        try:
-            yield appends, journals.list, latest
-        finally:
-            await asyncio.gather(*latest.values(), return_exceptions=True)
-        for handle in latest.values():
-            await handle
+    ongoing: Appending | None = None
+    failed: list[BaseException] = []
+    try:
+        async with (
+            connection.open() as client,
+            StrictAppendService(client) as appends,
+            client.watch(selection.selector) as journals,
+        ):
+            await journals.ready()
+            listing = journals.list()
+            found = listing.journals if listing else ()
+            selection.require((each.spec.name for each in found), some=True)
+            ongoing = Appending(appends, journals.list)
+            try:
+                yield ongoing
+            finally:
+                results = await asyncio.gather(*ongoing.latest.values(), return_exceptions=True)
+                failed += [each for each in results if isinstance(each, BaseException)]
+            for error in failed:
+                raise error
+    except (pb.GazetteError, CommandError, InputError, OSError) as error:
+        if ongoing is None or not ongoing.count:
+            raise
+        count = f"{'at most ' if failed else ''}{counted(ongoing.count, unit)}"
+        raise CommandError(f"{explain(error)}; {done} before: {count}") from None

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import click
 import msgspec
 
+import gazette_aio.protocol as pb
 from gazette_aio.cli.journals.append import appending
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError
-from gazette_aio.cli.shell.input import checked_journal, input_chunks
+from gazette_aio.cli.shell.input import input_chunks
 from gazette_aio.cli.shell.output import print_json, print_line, progress
 from gazette_aio.cli.shell.quantities import counted
-from gazette_aio.cli.specs.selection import parse_selector, selector_of_names
+from gazette_aio.cli.specs.selection import select_for_file
 from gazette_aio.message.framing import NDJSONFraming, find_framing
 from gazette_aio.message.mapping import modulo_mapping, random_mapping, rendezvous_mapping
+from gazette_aio.message.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
-    from gazette_aio.client import AsyncAppend
+    from gazette_aio.cli.journals.append import Appending
     from gazette_aio.message import Publisher
     from gazette_aio.message.mapping import Mapping, Target
 
@@ -86,35 +89,31 @@ def publish(
     commits by itself: readers of committed messages deliver it once. Messages are published as
     they're read, and those of a journal keep their order. A second run publishes them again.
     """
-    if selector is not None and journal is not None and file is None:
-        journal, file = None, journal
-    if (journal is None) == (selector is None):
-        raise click.UsageError("give JOURNAL or --selector")
+    selection, file = select_for_file(journal, file, selector)
     if messages and file is not None:
         raise click.UsageError("give FILE or --message, but not both")
-    if keys and journal is not None:
+    if keys and selection.names:
         raise InputError("--key needs --selector")
-    # Nothing is sent if one of these is invalid.
-    for number, message in enumerate(messages, 1):
-        _key_of(keys, _members(message.encode(errors="surrogateescape"), number))
-    parsed = parse_selector(selector or "")
-    if journal is not None:
-        parsed = selector_of_names("journal", [checked_journal(journal)])
     # Other commands need no publisher.
     from gazette_aio.message import Publisher, raw_adapter  # noqa: PLC0415
 
     adapter = raw_adapter(uuid_path)
 
+    # Nothing is sent if one of these is invalid.
+    given: list[bytes] = []
+    for number, message in enumerate(messages, 1):
+        with _numbered(number):
+            given.append(msgspec.json.format(message.encode(errors="surrogateescape"), indent=-1))
+            _key_of(keys, _OBJECTS.decode(given[-1]))
+            adapter.encode(given[-1], ZERO_UUID)
+
     async def publish_all() -> _Published:
-        async with appending(connection, parsed) as (appends, partitions, latest):
-            listing = partitions()
-            if journal is not None and (listing is None or not listing.journals):
-                raise CommandError(f"no journal {journal!r}")
-            mapped: Callable[[Members], Target] = random_mapping(partitions)
+        async with appending(connection, selection, "published", "message") as ongoing:
+            mapped: Callable[[Members], Target] = random_mapping(ongoing.partitions)
             if keys:
-                mapped = _KEYED[mapping](lambda members: _key_of(keys, members), partitions)
-            source = _given(messages) if messages else _lines(file or "-")
-            return await _publish(Publisher(appends, adapter), source, mapped, latest)
+                mapped = _KEYED[mapping](lambda members: _key_of(keys, members), ongoing.partitions)
+            source = _given(given) if given else _lines(file or "-")
+            return await _publish(Publisher(ongoing.appends, adapter), source, mapped, ongoing)
 
     published = asyncio.run(publish_all())
     if as_json:
@@ -136,35 +135,36 @@ async def _publish(
     publisher: Publisher[bytes],
     messages: AsyncGenerator[bytes],
     mapped: Callable[[Members], Target],
-    latest: dict[str, AsyncAppend],
+    ongoing: Appending,
 ) -> _Published:
-    """Publish messages, and note the latest append of each journal."""
-    count = 0
     with progress("publishing", in_bytes=True) as bar:
         async for message in messages:
-            try:
-                target = mapped(_members(message, count + 1))
-            except InputError as error:
-                if count:
-                    text = f"{error}; the {counted(count, 'message')} before are published"
-                    raise CommandError(text) from None
-                raise
-            if target[0] not in latest:
-                _require_lines(*target)
-            call = publisher.start_publish_committed(_mapping_to(target), message)
-            latest[target[0]] = await call
-            count += 1
+            with _numbered(ongoing.count + 1):
+                target = mapped(_OBJECTS.decode(message))
+                if target[0] not in ongoing.latest:
+                    _require_lines(*target)
+                call = publisher.start_publish_committed(_mapping_to(target), message)
+                ongoing.add(await call)
             bar.advance(len(message))
-    return _Published(count, len(latest))
+    return _Published(ongoing.count, len(ongoing.latest))
+
+
+@contextlib.contextmanager
+def _numbered(number: int) -> Generator[None]:
+    """Let errors of a message name it by its number."""
+    try:
+        yield
+    except (InputError, pb.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"message {number}: {error}") from None
 
 
 def _mapping_to(target: Target) -> Mapping[bytes]:
     return lambda _message: target
 
 
-async def _given(messages: Sequence[str]) -> AsyncGenerator[bytes]:
+async def _given(messages: Sequence[bytes]) -> AsyncGenerator[bytes]:
     for message in messages:
-        yield msgspec.json.format(message.encode(errors="surrogateescape"), indent=-1)
+        yield message
 
 
 async def _lines(path: str) -> AsyncGenerator[bytes]:
@@ -182,13 +182,6 @@ async def _lines(path: str) -> AsyncGenerator[bytes]:
                 yield line
 
 
-def _members(message: bytes, number: int) -> Members:
-    try:
-        return _OBJECTS.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"message {number} isn't an object of JSON: {error}") from None
-
-
 def _key_of(paths: Sequence[str], members: Members) -> list[bytes]:
     """Return the values of members: texts as they are, numbers and booleans as in JSON."""
     key: list[bytes] = []
@@ -197,7 +190,7 @@ def _key_of(paths: Sequence[str], members: Members) -> list[bytes]:
         for name in path.split("."):
             value = cast("Members", value).get(name) if isinstance(value, dict) else None
         if value is None or isinstance(value, dict | list):
-            raise InputError(f"--key {path}: a message has no text, number or boolean there")
+            raise InputError(f"--key {path}: no text, number or boolean is there")
         key.append(value.encode() if isinstance(value, str) else msgspec.json.encode(value))
     return key
 

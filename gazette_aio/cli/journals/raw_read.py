@@ -217,6 +217,8 @@ class RawRead:
     async def _put(self, reader: RetryReader, content: bytes) -> None:
         journal, offset, head = str(reader.journal), reader.offset, reader.response.write_head
         if self._lines_left is not None:
+            if not self._lines_left:  # Another journal has got them while this one waited.
+                raise _EnoughError
             lines = _first_lines(content, self._lines_left)
             self._lines_left -= lines.count(b"\n")
             offset -= len(content) - len(lines)

@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import functools
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -14,6 +15,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.cli.shell.failures import InputError, UnreachableError, WrongServerError
+from gazette_aio.cli.shell.keys import given_keys, keyed_auth
 from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.quantities import duration
 from gazette_aio.client import RetryPolicy, TLSOptions, connect
@@ -129,10 +131,7 @@ class ClientSettings:
 
     def _auth(self) -> pb.KeyedAuth | pb.BearerAuth | None:
         if self.auth_keys:
-            try:
-                return pb.KeyedAuth(self.auth_keys)
-            except pb.GazetteError as error:
-                raise InputError(f"authorization keys: {error}") from None
+            return keyed_auth(self.auth_keys)
         return pb.BearerAuth(self.auth_token) if self.auth_token else None
 
 
@@ -190,13 +189,6 @@ def _with_settings(command: Callable[..., Any], **peers: str) -> Callable[..., A
 
 def _taken(given: dict[str, Any], peer: str, timeout: float, zone: str | None) -> ClientSettings:
     taken = {name: given.pop(f"{peer}_{_variable(name)}") for name in _PEER_OPTIONS}
-    keys: str = taken["auth-keys"]
-    file: TextIO | None = taken["auth-keys-file"]
-    if file is not None:
-        if keys:
-            raise InputError("give authorization keys, or a file of them, but not both")
-        # An empty file isn't the same as no file: requests mustn't be sent without a token.
-        keys = file.read() or ","
     size: int | None = taken["cache.size"]
     certificates: dict[str, Any] = {
         "ca_file": taken["trusted-ca-file"] or None,
@@ -206,7 +198,7 @@ def _taken(given: dict[str, Any], peer: str, timeout: float, zone: str | None) -
     return ClientSettings(
         taken["address"],
         timeout,
-        keys,
+        given_keys(taken["auth-keys"], taken["auth-keys-file"]),
         taken["auth-token"],
         peer,
         zone=zone,
@@ -225,7 +217,7 @@ _PEER_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "auth-keys-file": (
         "File of the keys, which other processes can't see.",
-        {"type": click.File()},
+        {"type": click.Path(exists=True, dir_okay=False, path_type=Path)},
     ),
     "auth-token": ("Bearer token to send with requests.", {"default": "", "metavar": "TOKEN"}),
     "cert-file": ("Certificate of this client, in PEM format.", _FILE),

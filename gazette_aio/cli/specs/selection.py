@@ -73,6 +73,36 @@ def parse_selector(text: str) -> pb.LabelSelector:
         raise InputError(f"selector {text!r}: {error}") from None
 
 
+def select(kind: Kind, names: Iterable[str], selector: str | None) -> Selection:
+    """Return the selection of either names or a selector.
+
+    Raises:
+        UsageError: Both are given, or neither.
+        InputError: A name, or the selector, is invalid.
+    """
+    names = frozenset(names)
+    if bool(names) == (selector is not None):
+        raise click.UsageError(f"give {kind.upper()} or --selector")
+    if selector is not None:
+        return Selection(kind, parse_selector(selector), text=selector)
+    if kind == "journal":
+        for name in names:
+            checked_journal(name)
+    return Selection(kind, selector_of_names(kind, names), names)
+
+
+def select_for_file(
+    journal: str | None, file: str | None, selector: str | None
+) -> tuple[Selection, str | None]:
+    """Return the selection and the file of the arguments `[JOURNAL] [FILE]`.
+
+    With a selector, the only argument is the file. Errors are those of `select()`.
+    """
+    if selector is not None and file is None:
+        journal, file = None, journal
+    return select("journal", () if journal is None else (journal,), selector), file
+
+
 def selection_options(kind: Kind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let a command take names or `--selector`, as the Selection `selection`."""
 
@@ -83,15 +113,7 @@ def selection_options(kind: Kind) -> Callable[[Callable[..., Any]], Callable[...
         def with_selection(
             *args: Any, names: tuple[str, ...], selector: str | None, **kwargs: Any
         ) -> Any:
-            if bool(names) == (selector is not None):
-                raise click.UsageError(f"give {kind.upper()} or --selector")
-            if kind == "journal":
-                names = tuple(map(checked_journal, names))
-            parsed = (
-                selector_of_names(kind, names) if selector is None else parse_selector(selector)
-            )
-            selection = Selection(kind, parsed, frozenset(names), selector or "")
-            return command(*args, selection=selection, **kwargs)
+            return command(*args, selection=select(kind, names, selector), **kwargs)
 
         return with_selection
 

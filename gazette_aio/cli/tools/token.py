@@ -14,12 +14,12 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.groups import CommandGroup
+from gazette_aio.cli.shell.keys import given_keys, keyed_auth
 from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.output import print_json, print_line, print_table
 from gazette_aio.cli.shell.quantities import duration
 from gazette_aio.cli.specs.selection import parse_selector
 from gazette_aio.protocol.auth.jwt import unverified_claims
-from gazette_aio.serving.auth_keys import read_auth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,16 +48,14 @@ def _with_keys(command: Callable[..., None]) -> Callable[..., None]:
         "--auth-keys-file",
         envvar="BROKER_AUTH_KEYS_FILE",
         show_envvar=True,
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="File of the keys, which other processes can't see.",
     )
     @functools.wraps(command)
     def with_keys(auth_keys: str | None, auth_keys_file: Path | None, **given: Any) -> None:
-        if auth_keys and auth_keys_file:
-            raise InputError("give authorization keys, or a file of them, but not both")
-        if (auth := read_auth(auth_keys, auth_keys_file)) is None:
+        if not (keys := given_keys(auth_keys, auth_keys_file)):
             raise InputError("give the keys by --auth-keys-file")
-        command(auth=auth, **given)
+        command(auth=keyed_auth(keys), **given)
 
     return with_keys
 
@@ -142,7 +140,10 @@ def _all_of(names: Iterable[str]) -> pb.Capability:
 
 
 def _given(text: str) -> str:
-    return (sys.stdin.readline() if text == "-" else text).strip().removeprefix("Bearer ")
+    if text == "-":
+        # A token is ASCII, and what else there is needs no exact text.
+        text = sys.stdin.buffer.readline().decode(errors="replace")
+    return text.strip().removeprefix("Bearer ")
 
 
 def _print(claims: pb.Claims, *, as_json: bool) -> None:

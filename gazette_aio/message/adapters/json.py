@@ -297,7 +297,11 @@ def _uuid_decoder(path: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
 
 def _split_at(document: bytes, path: tuple[str, ...]) -> tuple[bytes, bytes]:
     """Return `document` before and behind the text at `path`, all else being kept to the byte."""
-    members = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
+    try:
+        members = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        text = f"message has no JSON object for the member {'.'.join(path)!r} of its UUID"
+        raise ValidationError(text) from None
     name, inner_path = path[0], path[1:]
     existing = members.get(name)
     head, rest = b'"', b'"'
