@@ -166,6 +166,7 @@ class ReadState:
         """Continue at `offset`, which differs from the expected one."""
         requested = self.offset
         if offset < requested:
+            self._unread = _NOTHING
             raise pb.ValidationError(
                 f"invalid ReadResponse offset ({offset}; expected >= {requested})"
             )

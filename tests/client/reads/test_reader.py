@@ -182,8 +182,11 @@ async def test_data_loss_has_a_place(
     await broker.read_requests.get()
 
 
-async def test_a_response_must_not_go_back(broker: StubBroker, client: JournalClient) -> None:
-    broker.read_responses.put_nowait(metadata(100))
+@pytest.mark.parametrize("response", [metadata(100), content(100, b"back")])
+async def test_a_response_must_not_go_back(
+    broker: StubBroker, client: JournalClient, response: pb.ReadResponse
+) -> None:
+    broker.read_responses.put_nowait(response)
     async with Reader(client, request(105)) as reader:
         with pytest.raises(pb.ValidationError) as raised:
             await reader.read()
