@@ -56,11 +56,8 @@ class RecordedFile:
             OSError: Writing fails. What was written is recorded.
             RecorderError: Recording has failed.
         """
-        # Not `bytes(data)`, which makes a number as many zeros.
-        content = bytes(memoryview(data))
         with self._directory.lock:
-            _write(self._directory.recorder, self.fileno(), self._fnode, content, offset)
-        return len(content)
+            return _write(self._directory.recorder, self.fileno(), self._fnode, data, offset)
 
     def close(self) -> None:
         """Close the file. Idempotent.
@@ -228,8 +225,7 @@ class RecordedDir:
             try:
                 offset = 0
                 for chunk in (chunks,) if isinstance(chunks, bytes | bytearray) else chunks:
-                    _write(self.recorder, descriptor, fnode, bytes(chunk), offset)
-                    offset += len(chunk)
+                    offset += _write(self.recorder, descriptor, fnode, chunk, offset)
             finally:
                 os.close(descriptor)
             self.rename(temporary, name)
@@ -263,12 +259,20 @@ class RecordedDir:
         return f"<RecordedDir {self.recorder.directory!r}>"
 
 
-def _write(recorder: Recorder, descriptor: int, fnode: int, content: bytes, offset: int) -> None:
-    """Write to a file, and record what was written if the file has a name."""
-    written = 0
+def _write(
+    recorder: Recorder,
+    descriptor: int,
+    fnode: int,
+    data: bytes | bytearray | memoryview,
+    offset: int,
+) -> int:
+    """Write to a file, record what was written if the file has a name, and return its length."""
+    # Not `bytes(data)`, which makes a number as many zeros.
+    content, written = bytes(memoryview(data)), 0
     try:
         while written < len(content):
             written += os.pwrite(descriptor, content[written:], offset + written)
     finally:
         if written and recorder.is_live(fnode):
             recorder.record_write_at(fnode, content[:written], offset)
+    return written

@@ -248,9 +248,11 @@ async def test_numbers_are_no_content(client: JournalClient, directory: Recorded
         file.pwrite(number, 0)
     with pytest.raises(TypeError):
         directory.recorder.record_write_at(fnode, number, 0)
+    with pytest.raises(TypeError):
+        directory.write_file_atomic("atomic", [number], temporary="next")
     assert directory.path("file").read_bytes() == b""
     await directory.recorder.barrier()
-    assert (await play(client)).files == {"/recorded": b"", "/file": b""}
+    assert (await play(client)).files == {"/recorded": b"", "/file": b"", "/next": b""}
 
 
 async def test_write_file_atomic_is_one_append_of_any_length(
