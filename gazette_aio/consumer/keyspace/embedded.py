@@ -52,6 +52,7 @@ KEPT_TRANSACTIONS = 10_000
 """Transactions that later watches can begin from."""
 
 _FILE: Final = "keys.sqlite"
+_FORMAT: Final = 1
 _SCHEMA: Final = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA synchronous = FULL;
@@ -163,6 +164,14 @@ class EmbeddedStore(Owner):
         self._db = db = sqlite3.connect(
             self._path, isolation_level=None, check_same_thread=False, timeout=0
         )
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            db.execute(f"PRAGMA user_version = {_FORMAT}")
+        elif db.execute("PRAGMA user_version").fetchone() != (_FORMAT,):
+            raise KeyValueStoreError(
+                f"key space in {self._path}: the database has another format: "
+                "use an empty directory, and apply the shards there"
+            )
         db.executescript(_SCHEMA)
         if db.execute("SELECT count(*) FROM store").fetchone() == (0,):
             db.execute("INSERT INTO store VALUES (1, ?)", (secrets.randbits(62) | 1,))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
 import sqlite3
 import sys
 import threading
-from contextlib import aclosing
 
 import pytest
 
@@ -50,6 +50,19 @@ async def test_a_damaged_file_is_refused(tmp_path):
     with pytest.raises(KeyValueStoreError, match=r"keys\.sqlite"):
         async with EmbeddedStore(tmp_path):
             pytest.fail("it was opened")
+
+
+async def test_a_database_of_another_format_is_refused_and_left_as_it_is(tmp_path):
+    """Its keys would seem to be gone."""
+    path = tmp_path / "keys.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE store (revision INTEGER NOT NULL, cluster_id INTEGER NOT NULL)")
+        db.execute("CREATE TABLE keys (key TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL)")
+    before = path.read_bytes()
+    with pytest.raises(KeyValueStoreError, match=r"keys\.sqlite: .*another format.* directory"):
+        async with EmbeddedStore(tmp_path):
+            pytest.fail("it was opened")
+    assert path.read_bytes() == before
 
 
 async def test_a_closed_store_refuses(tmp_path):
@@ -181,10 +194,10 @@ async def test_old_revisions_are_dropped(monkeypatch):
             revision = (await store.transact((), [Put("/a", b"")])).header.revision
         with pytest.raises(CompactedError):
             await store.range("/", revision=2)
-        async with aclosing(store.watch("/", 2)) as responses:
+        async with contextlib.aclosing(store.watch("/", 2)) as responses:
             with pytest.raises(CompactedError):
                 await anext(responses)
-        async with aclosing(store.watch("/", revision - 2)) as responses:
+        async with contextlib.aclosing(store.watch("/", revision - 2)) as responses:
             assert len((await anext(responses)).events) == 3
 
 
@@ -203,7 +216,7 @@ async def test_changes_and_pages_of_a_large_store_are_found_by_an_index(monkeypa
             await store.transact((), [Put(f"/a/{n}", b"") for n in range(begin, begin + 100)])
         revision = (await store.range("/a/1")).header.revision
         steps.clear()
-        async with aclosing(store.watch("/a/", revision + 1)) as responses:
+        async with contextlib.aclosing(store.watch("/a/", revision + 1)) as responses:
             await store.transact([Compare.absent("/a/new")], [Put("/a/new", b"")])
             await anext(responses)
         for after in ("", "/a/2500", "/a/4990"):
