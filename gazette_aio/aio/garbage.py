@@ -65,7 +65,7 @@ async def collected_in_parts() -> AsyncGenerator[None]:
 class _Parts:
     def __init__(self) -> None:
         self._count = 0
-        self._begun = self._ended = time.thread_time()
+        self._begun = 0.0
         self._seconds = 0.0  # Of the last whole collection, and of those of parts since.
         self._peak = 0  # Of memory, when the last whole collection was made, or first put off.
 
@@ -76,17 +76,20 @@ class _Parts:
         if phase == "start":
             self._begun = time.thread_time()
         else:
-            self._ended = time.thread_time()
-            self._seconds += self._ended - self._begun
+            self._seconds += time.thread_time() - self._begun
             gc.freeze()
             self._count += 1
 
     async def collect_parts(self) -> None:
         """Collect what isn't set aside, again and again."""
+        count, begun = self._count, time.thread_time()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            if time.thread_time() - self._ended >= PART_SECONDS:
+            # Race: other threads collect, too, whose times are their own.
+            if count == self._count and time.thread_time() - begun >= PART_SECONDS:
                 gc.collect()
+            if count != self._count:
+                count, begun = self._count, time.thread_time()
 
     async def collect_whole(self) -> None:
         """Collect what was set aside, again and again."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import time
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -122,6 +124,19 @@ async def test_there_are_full_collections_while_as_many_objects_are_freed_as_are
                 return bool(parts)
 
             await eventually(is_collected)
+
+
+async def test_work_is_counted_from_collections_of_any_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new thread has worked for less time than the event loop's."""
+    monkeypatch.setattr(garbage, "PART_SECONDS", time.thread_time() / 2)
+    monkeypatch.setattr(garbage, "_TICK_SECONDS", 0.0)
+    async with collected_in_parts():
+        with full_collections() as parts:
+            await asyncio.to_thread(gc.collect)
+            await turns(10)
+        assert parts == ["start", "stop"]
 
 
 async def test_what_was_set_aside_is_collected_while_little_happens(
