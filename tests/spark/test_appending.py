@@ -39,6 +39,7 @@ from gazette_aio.spark.sink.committing import (
 from gazette_aio.spark.sink.publishing import publish_rows
 from gazette_aio.spark.sink.rows import classify_rows
 from gazette_aio.testing import create_journals, journal_spec
+from tests.waiting import eventually
 
 LOG = "commits/of-query"
 PARTS = [f"topic/part-{n:03}" for n in range(4)]
@@ -616,6 +617,26 @@ async def test_what_is_kept_of_a_task_is_bounded(broker, client):
     await sink.commit(0, messages)
     assert 0 < max(kept) <= 50_000
     assert await ids(client) == list(range(5000))
+
+
+async def test_a_task_ends_soon_after_a_failed_append(broker, client):
+    """Rather than after all of its rows: little is pending of a journal which fails each append."""
+    sink = Sink(options_of(broker, prefix=None, journal=PARTS[0]))
+    plan = await sink.plan(values([1]))
+
+    async def failed():
+        spark = await spark_client(sink.options.connection)
+        await eventually(lambda: spark.status().appends.failed_journals)
+
+    def rows():
+        yield from values(range(20)).to_batches()
+        bridge.run(failed())
+        yield from values(range(20)).to_batches()
+        pytest.fail("the task goes on")
+
+    with broker.control.keep("append", journal=PARTS[0], status=pb.Status.JOURNAL_NOT_FOUND):
+        with pytest.raises(pb.JournalNotFoundError):
+            await asyncio.to_thread(publish_rows, plan, sink.key, 0, rows(), memory_bytes=4000)
 
 
 async def test_a_sink_of_no_journals_is_refused(broker, client):

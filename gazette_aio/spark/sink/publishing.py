@@ -175,6 +175,9 @@ class _Task:
         Invariant: a failed append is repeated with the same bytes before any later append of its
             journal. Readers drop repeated messages by their clocks.
         """
+        for append in self._latest.values():
+            if append.done():
+                await append  # After a failure, the task ends before its other rows are encoded.
         if self._pending_bytes + self._gathered_bytes > self._memory_bytes:
             self._pending_bytes = appends.pending_bytes
         if self._pending_bytes + self._gathered_bytes > self._memory_bytes:
