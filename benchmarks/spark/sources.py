@@ -120,6 +120,8 @@ class UnappendedWriter(GazetteWriter):
 
 
 class _NoAppends:
+    pending_bytes = 0
+
     def __init__(self, *_args: object, **_options: object) -> None:
         pass
 
@@ -129,6 +131,10 @@ class _NoAppends:
 
     def write(self, _data: bytes) -> None:
         """Do nothing."""
+
+    def done(self) -> bool:
+        """Return True: nothing is pending."""
+        return True
 
     def __await__(self) -> Iterator[None]:
         return iter(())

@@ -18,7 +18,7 @@ from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.client import JournalClient, RetryPolicy, connect
 from gazette_aio.client.fragments.file_transport import FileBody, FileTransport
 from gazette_aio.spark.reading import bounded
-from gazette_aio.spark.reading.bounded import BoundedReader
+from gazette_aio.spark.reading.bounded import BoundedReader, map_bounded
 from gazette_aio.testing import no_leaks
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.fragments.fake_fragments import FakeFragments, http_error
@@ -476,3 +476,42 @@ async def test_closing_amid_a_read(broker: StubBroker, client: JournalClient) ->
     await reader.aclose()
     with pytest.raises(RuntimeError, match="closed"):
         await anext(reader)
+
+
+# Bounded calls.
+
+
+async def test_few_calls_run_at_once_and_their_results_keep_their_order() -> None:
+    running: set[int] = set()
+    most = 0
+
+    async def square(number: int) -> int:
+        nonlocal most
+        running.add(number)
+        most = max(most, len(running))
+        await turns(number % 5)
+        running.remove(number)
+        return number * number
+
+    assert await map_bounded(square, range(100), limit=7) == [n * n for n in range(100)]
+    assert most == 7
+
+
+async def test_bounded_calls_end_at_the_first_failure() -> None:
+    begun: list[int] = []
+    cancelled: list[int] = []
+
+    async def call(number: int) -> None:
+        begun.append(number)
+        if number == 3:
+            raise pb.StoreError("three")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+
+    with pytest.raises(pb.StoreError, match="three"):
+        await map_bounded(call, range(100), limit=4)
+    assert begun == [0, 1, 2, 3]
+    assert sorted(cancelled) == [0, 1, 2]
