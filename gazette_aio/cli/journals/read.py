@@ -17,11 +17,10 @@ from gazette_aio.cli.journals.read_outputs import open_output
 from gazette_aio.cli.journals.resuming import offsets_saved, until_signalled
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.cli.shell.input import checked_journal
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.quantities import unix_time
 from gazette_aio.cli.specs.files import read_text
-from gazette_aio.cli.specs.selection import parse_selector
+from gazette_aio.cli.specs.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -120,7 +119,8 @@ def read(
     journals. A signal ends a read of a selector, or of committed messages, as write heads do: final
     offsets are written, and the next read can resume there.
     """
-    _check(journal, selector, given)
+    selection = select("journal", () if journal is None else (journal,), selector)
+    _check(journal, given)
     plan = ReadPlan(
         block=given["block"],
         tail=given["tail"],
@@ -130,7 +130,7 @@ def read(
         count=given["count"],
         form=json_line if given["as_json"] else plain,
     )
-    source = checked_journal(journal) if journal else parse_selector(selector or "")
+    source: Source = journal or selection.selector
     reading = (_committed if given["committed"] else _raw)(source, plan, given)
     # Offsets are only those of --offset, so that there's nothing to end properly.
     ends_by_signal = given["committed"] or not journal
@@ -146,9 +146,7 @@ def read(
     asyncio.run(read_all())
 
 
-def _check(journal: str | None, selector: str | None, given: dict[str, Any]) -> None:
-    if (journal is None) == (selector is None):
-        raise click.UsageError("give JOURNAL or --selector")
+def _check(journal: str | None, given: dict[str, Any]) -> None:
     if given["pretty"] and given["as_json"]:
         raise click.UsageError("--pretty doesn't go with --json")
     unfit: list[str] = []
