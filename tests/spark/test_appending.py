@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -14,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
-from gazette_aio.client import RetryPolicy, connect
+from gazette_aio.client import RetryPolicy, StrictAppendService, connect
 from gazette_aio.message import ReadCommittedIter, csv_adapter, json_adapter, protobuf_adapter
 from gazette_aio.message.mapping import content_type_of, modulo_mapping, rendezvous_mapping
 from gazette_aio.spark import bridge
@@ -637,6 +638,17 @@ async def test_a_task_ends_soon_after_a_failed_append(broker, client):
     with broker.control.keep("append", journal=PARTS[0], status=pb.Status.JOURNAL_NOT_FOUND):
         with pytest.raises(pb.JournalNotFoundError):
             await asyncio.to_thread(publish_rows, plan, sink.key, 0, rows(), memory_bytes=4000)
+
+
+async def test_a_task_which_fails_waits_for_no_append(broker, client, monkeypatch):
+    unbounded = partial(StrictAppendService, drain_timeout=3600)
+    monkeypatch.setattr(publishing, "StrictAppendService", unbounded)
+    sink = Sink(options_of(broker, prefix=None, journal=PARTS[0]))
+    seen = iter([True])  # That which rolls it back is answered.
+    with broker.control.hold("append", journal=PARTS[0], where=lambda _: next(seen, False)):
+        with pytest.raises(pb.ValidationError):
+            await sink.publish(0, pa.table({"value": ['{"id":1}', "[]"]}), rows=1, memory_bytes=1)
+    assert await ids(client) == []
 
 
 async def test_a_sink_of_no_journals_is_refused(broker, client):
