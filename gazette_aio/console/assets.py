@@ -20,12 +20,19 @@ class Asset(NamedTuple):
     content_type: str
 
 
-def read_assets() -> dict[str, Asset]:
-    """Return the files of the page, by the path of their URL. Blocks on files."""
+def read_assets(*, read_only: bool) -> dict[str, Asset]:
+    """Return the files of the page, by the path of their URL. Blocks on files.
+
+    Args:
+        read_only: Whether the page hides what a console that only reads refuses.
+    """
     assets: dict[str, Asset] = {}
     for file in resources.files("gazette_aio.console").joinpath("page").iterdir():
         suffix = "." + file.name.rpartition(".")[2]
         if suffix in _TYPES:
             path = "/" if file.name == "index.html" else f"/{file.name}"
-            assets[path] = Asset(file.read_bytes(), _TYPES[suffix])
+            content = file.read_bytes()
+            if read_only and suffix == ".html":
+                content = content.replace(b"<html ", b'<html class="read-only" ', 1)
+            assets[path] = Asset(content, _TYPES[suffix])
     return assets

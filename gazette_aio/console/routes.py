@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from gazette_aio.client import JournalClient
     from gazette_aio.console.assets import Asset
     from gazette_aio.console.listings import Listings, OpenClient
     from gazette_aio.console.tails import Tails
@@ -255,19 +256,37 @@ async def _journals(site: Site, request: web.Request) -> web.StreamResponse:
     return _answer(await in_turns(journal_page(journals, wanted)))
 
 
+def _require_suspended(error: pb.BrokerStatusError) -> None:
+    """Raise an error again, unless no broker answers because a journal is suspended wholly."""
+    if error.status != pb.Status.SUSPENDED:
+        raise error
+
+
+async def _head(client: JournalClient, name: str, seconds: float = _HEAD_SECONDS) -> int:
+    """Return the write head of a journal. That of a suspended one is in its spec."""
+    try:
+        return await head_of(client, name, seconds)
+    except pb.BrokerStatusError as error:
+        _require_suspended(error)
+    return (await get_journal(client, name, timeout=_HEAD_SECONDS)).spec.suspend.offset
+
+
 async def _journal(site: Site, request: web.Request) -> web.StreamResponse:
     name = _journal_name(request)
     async with site.open_client(_auth(request)) as client:
         journal = await get_journal(client, name, timeout=CALL_SECONDS)
         sums, turns = FragmentSums(), Turns()
-        async with (
-            asyncio.timeout(CALL_SECONDS),
-            aclosing(iter_fragments(client, name)) as fragments,
-        ):
-            async for fragment in fragments:
-                sums.add(fragment.spec)
-                await turns.rest()
-        head = await head_of(client, name, _HEAD_SECONDS)
+        try:
+            async with (
+                asyncio.timeout(CALL_SECONDS),
+                aclosing(iter_fragments(client, name)) as fragments,
+            ):
+                async for fragment in fragments:
+                    sums.add(fragment.spec)
+                    await turns.rest()
+        except pb.BrokerStatusError as error:
+            _require_suspended(error)
+        head = await _head(client, name)
     return _answer(journal_detail(journal, sums, head))
 
 
@@ -296,7 +315,7 @@ async def _tail(site: Site, request: web.Request) -> web.StreamResponse:
                 )
             with _of_browser():
                 form = TextForm() if new_form is None else new_form()
-            head = await head_of(client, name, _HEAD_SECONDS)
+            head = await _head(client, name)
             begin = min(_number(request, "begin", 0), head) if "begin" in query else None
             if "time" in query:
                 seconds = min(_number(request, "time", 0), _MAX_TIME)
@@ -333,11 +352,13 @@ async def _heads(site: Site, request: web.Request) -> web.StreamResponse:
         listed = await site.listings.get(_auth(request), _token(request), body.selector)
     summed = summed_journals(listed, names, _MAX_SUMMED)
     wanted = list(dict.fromkeys(itertools.chain.from_iterable(summed.values())))
+    until = asyncio.get_running_loop().time() + CALL_SECONDS
     async with site.open_client(_auth(request)) as client:
 
         async def head(name: str) -> int | str:
+            left = until - asyncio.get_running_loop().time()
             try:
-                return await head_of(client, name, _HEAD_SECONDS)
+                return await _head(client, name, max(min(_HEAD_SECONDS, left), 0.0))
             except (pb.GazetteError, TimeoutError) as error:
                 return str(error) or "no answer in time"
 
@@ -416,6 +437,9 @@ async def _shards(site: Site, request: web.Request) -> web.StreamResponse:
 async def _lags(site: Site, request: web.Request) -> web.StreamResponse:
     open_shards = _consumer(site)
     names, auth = _few((await _body(request, _NamesWanted)).names), _auth(request)
+    with _of_browser():
+        for name in names:
+            pb.validate(pc.StatRequest(shard=name))
     async with (
         asyncio.timeout(CALL_SECONDS),
         open_shards(auth) as consumer,

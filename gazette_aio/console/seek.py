@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
+from gazette_aio.aio.turns import Turns
 from gazette_aio.client import iter_fragments
 
 if TYPE_CHECKING:
@@ -38,25 +39,36 @@ async def offset_at(
         form: Makes a form that tells the journal's messages apart; None if they have no times. Then
             it's the offset of the first fragment that isn't older.
 
+    Returns:
+        The offset. If all files are older than the time, it's 16 KiB before the write head.
+
     Raises:
         GazetteError: A request to the brokers failed.
 
     Cancellation: safe.
     """
-    low, high = 0, head
+    low, begins, turns = 0, list[int](), Turns()
+    is_older = True
     async with aclosing(iter_fragments(client, journal)) as fragments:
         async for fragment in fragments:
-            # A file is written after its messages. One that isn't written yet has no time.
-            written = fragment.spec.mod_time
-            if not written or written >= int(time.timestamp()):
-                high = max(fragment.spec.end, low)
-                break
-            low = max(fragment.spec.end, low)
+            # A file is written after its messages, long after them if somebody copied it. One that
+            # isn't written yet has no time.
+            is_older = is_older and 0 < fragment.spec.mod_time < int(time.timestamp())
+            if is_older:
+                low = max(fragment.spec.end, low)
+            else:
+                begins.append(fragment.spec.begin)
+            await turns.rest()
+    if low >= head:
+        return max(head - _NEAR_BYTES, 0)
     if form is None:
         return low
     wanted = time.isoformat(timespec="milliseconds")
+    high = head
     while high - low > _NEAR_BYTES:
-        middle = (low + high) // 2
+        # Brokers send the begin of a fragment at once. They decompress all that's before the rest.
+        begins = [begin for begin in begins if low < begin < high]
+        middle = begins[len(begins) // 2] if begins else (low + high) // 2
         found = await _time_from(client, journal, range(middle, high), form())
         if found and found < wanted:
             low = middle
@@ -75,7 +87,7 @@ async def _time_from(client: JournalClient, journal: str, offsets: range, form: 
             try:
                 content = await reader.read(_NEAR_BYTES)
             except pb.OffsetJumpError:
-                form.begin(reader.offset)
+                form.begin(reader.offset, is_whole=True)
                 continue
             if not content:
                 return ""

@@ -77,7 +77,7 @@ class Console:
         site = Site(
             open_client=self._open_client,
             open_shards=self._open_shards,
-            assets=await in_thread(read_assets),
+            assets=await in_thread(read_assets, read_only=self._read_only),
             hosts=self._hosts,
             tails=self._tails,
             listings=self._listings,

@@ -31,8 +31,12 @@ class TailForm(Protocol):
     recent_bytes: int
     """Bytes before the write head at which a tail begins."""
 
-    def begin(self, offset: int) -> None:
-        """Set the offset of the next content, which doesn't follow the previous content."""
+    def begin(self, offset: int, *, is_whole: bool = False) -> None:
+        """Set the offset of the next content, which doesn't follow the previous content.
+
+        It may begin within a message, unless it `is_whole`, as after a hole of the journal: the
+        content after it begins with an append.
+        """
         ...
 
     def events(self, begin: int, content: bytes) -> Iterator[bytes]:
@@ -50,10 +54,10 @@ class TextForm:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_within = False
 
-    def begin(self, offset: int) -> None:
+    def begin(self, offset: int, *, is_whole: bool = False) -> None:
         """Drop the incomplete character of the previous content."""
         self._decoder.reset()
-        self._is_within = offset > 0
+        self._is_within = offset > 0 and not is_whole
 
     def events(self, begin: int, content: bytes) -> Iterator[bytes]:
         """Yield one event. Content that begins within a character loses its rest."""
@@ -96,10 +100,10 @@ class MessageForm:
         self._states = MessageStates()
         self.begin(0)
 
-    def begin(self, offset: int) -> None:
-        """Search for the next message: content may begin within a message."""
+    def begin(self, offset: int, *, is_whole: bool = False) -> None:
+        """Search for the next message, unless content begins with one."""
         self._decoder = self._framing.decoder(offset, max_frame_bytes=_FRAME_BYTES)
-        self._is_within = offset > 0
+        self._is_within = offset > 0 and not is_whole
 
     def events(self, begin: int, content: bytes) -> Iterator[bytes]:
         """Yield events of a few messages each."""

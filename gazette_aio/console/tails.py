@@ -139,7 +139,7 @@ class Tails:
                     return
                 events = form.events(reader.offset - len(content), content)
             except pb.OffsetJumpError:
-                form.begin(reader.offset)
+                form.begin(reader.offset, is_whole=True)
                 continue
             except pb.GazetteError as error:
                 events, is_last = (problem_event(str(error)),), True

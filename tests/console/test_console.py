@@ -16,6 +16,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.client import get_journal
 from gazette_aio.console import routes
 from gazette_aio.consumer.api import list_shards
 from gazette_aio.serving import http_site
@@ -131,6 +132,22 @@ async def test_a_journal(page, gazette_client):
     await asked(page, "/api/journal?name=a/missing", 404)
 
 
+async def test_suspended_journals_have_the_heads_of_their_specs(
+    gazette_broker, gazette_client, page
+):
+    await create_journals(gazette_client, *map(journal_spec, ("a/one", "a/two")))
+    await gazette_client.append("a/two", b"hello")
+    journal = await get_journal(gazette_client, "a/one")
+    change = pb.ApplyRequest.Change(upsert=journal.spec, expect_mod_revision=journal.mod_revision)
+    change.upsert.suspend.level = pb.JournalSpec.Suspend.FULL
+    change.upsert.suspend.offset = 100
+    await gazette_client.apply([change])
+    heads = await asked(page, "/api/heads", body={"names": ["a/one", "a/"]})
+    assert [head["head"] for head in heads] == ["100", "105"]
+    detail = await asked(page, "/api/journal?name=a/one")
+    assert (detail["head"], detail["row"]["health"]) == ("100", "suspended")
+
+
 async def test_the_page_and_its_files(page):
     async with page.get("/") as response:
         text = await response.text()
@@ -192,6 +209,7 @@ async def test_tokens_are_those_of_the_brokers(gazette_broker, gazette_client, m
     header = await bearer(pb.Capability.LIST, "name:prefix=a/")
     async with serving(gazette_broker) as page:
         await asked(page, "/api/journals", 401)
+        await asked(page, "/api/summary", 401)
         await asked(page, "/api/journals", 401, Authorization="Bearer forged")
         await asked(page, "/api/journals", 400, Authorization="Basic YTpi")
         listed = await asked(page, "/api/journals", Authorization=header)

@@ -16,6 +16,7 @@ from tests.cli.test_shards import Forgetful
 from tests.console.browser import PROGRAM, opened
 from tests.console.serving import asked, bearer, serving
 from tests.console.test_views import each_step
+from tests.consumer.api.members import StubMember
 from tests.waiting import eventually
 
 
@@ -143,6 +144,23 @@ async def test_shards_are_unassigned(harness: Any) -> None:
         await asked(page, path, 403, body=body, Authorization=token)
 
 
+async def test_refusals_of_members_are_no_fault_of_the_browser(gazette_broker: Any) -> None:
+    body = {"shard": "shard-one", "failed": False}
+    refusals = {
+        409: pc.Status.ETCD_TRANSACTION_FAILED,
+        502: pc.Status.NO_SHARD_PRIMARY,
+    }
+    async with StubMember() as member:
+
+        def open_shards(auth: pb.Authorizer) -> Any:
+            return connect_shards(member.endpoint, auth=auth)
+
+        async with serving(gazette_broker, open_shards=open_shards) as page:
+            for status, refusal in refusals.items():
+                member.answer("Unassign", pc.UnassignResponse(status=refusal))
+                await asked(page, "/api/unassign", status, body=body)
+
+
 async def test_lags(harness: Any) -> None:
     token = await bearer(pb.Capability.LIST | pb.Capability.READ)
     body = {"names": ["shard-one", "shard-missing"]}
@@ -158,8 +176,8 @@ async def test_lags(harness: Any) -> None:
             return bool(one["bytes"] == source["bytes"] == "0")
 
         await eventually(caught_up)
-        many = {"names": ["shard"] * 201}
-        await asked(page, "/api/lags", 400, body=many, Authorization=token)
+        for wrong in (["shard"] * 201, ["a b"], [""]):
+            await asked(page, "/api/lags", 400, body={"names": wrong}, Authorization=token)
 
 
 async def test_a_console_without_a_consumer(gazette_broker: Any) -> None:

@@ -166,4 +166,8 @@ async def test_a_console_that_only_reads(gazette_broker, gazette_client):
         edit = {**shown, "text": shown["text"] + "max_append_rate: 4096\n"}
         await asked(page, "/api/review", body=edit)
         await asked(page, "/api/apply", 403, body=edit)
+        # The pages leave out what is refused.
+        for path in ("/", "/shards.html"):
+            async with page.get(path) as response:
+                assert '<html class="read-only" ' in await response.text()
     assert (await get_journal(gazette_client, "a/journal")).spec.max_append_rate == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,7 @@ from gazette_aio.message import (
     encode_fixed_frame,
 )
 from gazette_aio.message.uuid import clock_from_ns
-from gazette_aio.testing import create_journals, journal_spec
+from gazette_aio.testing import StubBroker, create_journals, journal_spec
 from tests.console.serving import asked, next_event, serving
 
 _ONE, _TWO = ProducerID(b"\x01one.."), ProducerID(b"\x01two..")
@@ -311,6 +312,48 @@ async def test_files_that_are_older_than_a_time_are_not_read(gazette_broker, gaz
     async with serving(gazette_broker) as page:
         [found], _ = await _part(page, f"time={later}&bytes=40000")
         assert (found["begin"], _second(found)) == (str(stored), later)
+
+
+async def test_files_that_were_copied_tell_no_times(gazette_broker, gazette_client):
+    spec = journal_spec("a/journal", labels=_LINES, stores=["file:///"])
+    await create_journals(gazette_client, spec)
+    for hundred in range(0, 300, 100):
+        lines = [_at(seconds) for seconds in range(hundred, hundred + 100)]
+        await gazette_client.append(spec.name, b"".join(lines))
+        await gazette_broker.flush()
+    async with serving(gazette_broker) as page:
+        for seconds in (50, 150, 250):
+            found, _ = await _part(page, f"time={seconds}&bytes=40000")
+            assert _second(found[0]) <= seconds <= _second(found[-1])
+        # After all files, it's the newest.
+        found, _ = await _part(page, "time=5000000000&bytes=40000")
+        assert _second(found[-1]) == 299
+
+
+async def test_content_after_a_hole_begins_with_a_message():
+    content = _at(1) + _at(2)
+    head = 100 + len(content)
+    async with StubBroker() as broker:
+
+        async def answer(request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+            header = broker.header()
+            if request.metadata_only:
+                status = pb.Status.OFFSET_NOT_YET_AVAILABLE
+                yield pb.ReadResponse(status=status, header=header, write_head=head)
+                return
+            fragment = pb.Fragment(journal="a/journal", begin=100, end=head)
+            fragment.compression_codec = pb.CompressionCodec.NONE
+            yield pb.ReadResponse(header=header, offset=100, write_head=head, fragment=fragment)
+            yield pb.ReadResponse(offset=100, content=content)
+
+        spec = journal_spec("a/journal", labels=_LINES)
+        listed = pb.ListResponse.Journal(spec=spec, create_revision=1, mod_revision=1)
+        listed.route.primary = -1
+        broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[listed])
+        broker.read_handler = answer
+        async with serving(broker) as page:
+            found, _ = await _part(page, f"begin=5&bytes={head}")
+    assert [int(message["begin"]) for message in found] == [100, 100 + len(_at(1))]
 
 
 def _second(message: Any) -> int:

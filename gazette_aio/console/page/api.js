@@ -38,7 +38,7 @@ async function open(path, { query = {}, body, signal } = {}) {
 
 export async function ask(path, options) {
   const response = await open(path, options);
-  return response.json().catch(() => ({}));
+  return response.json();
 }
 
 // Server-sent events. EventSource has no headers, and thus no token.

@@ -122,6 +122,10 @@ async function extend(query, { before = false } = {}) {
     const now = range();
     if (now.begin !== shown.begin || now.end !== shown.end || isLast) break;
   }
+  // A message that is too large, or content that was pruned.
+  if (before && shown.begin > 0n && range().begin === shown.begin) {
+    throw new Error("There is nothing to show right before this. Go to an earlier offset, or to a time.");
+  }
   view().scrollTop = before ? view().scrollHeight - scrollHeight - clientHeight : scrollHeight - clientHeight / 2;
   showPlace();
 }
