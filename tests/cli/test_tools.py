@@ -120,7 +120,7 @@ def test_print_config_can_be_read_again(
 TEXTS = st.text() | st.sampled_from(["", '"', '""', "# a", "; a", "[a]", "a = b", " a\t", "\\n"])
 
 
-def values_of(option: click.Option, existing: Path) -> st.SearchStrategy[str]:
+def values_of(option: click.Option, file: Path) -> st.SearchStrategy[str]:
     """Return texts that an option takes as its value."""
     match option.type:
         case click.Choice():
@@ -129,9 +129,8 @@ def values_of(option: click.Option, existing: Path) -> st.SearchStrategy[str]:
             return st.integers(1, 1 << 20).map(str)
         case click.types.BoolParamType():
             return st.sampled_from(["true", "false"] if option.secondary_opts else ["true"])
-        case click.Path() | click.File():
-            needs_one = isinstance(option.type, click.File) or option.type.exists
-            return st.just(str(existing)) if needs_one else TEXTS
+        case click.Path(exists=True):
+            return st.just(str(file.parent if option.type.dir_okay else file))
     return TEXTS
 
 
@@ -152,8 +151,7 @@ def test_each_printed_setting_can_be_read_again(
                 lines.append(f"[{section}]")
                 for option, name in options:
                     if name not in {"auth-keys", "auth-token"}:
-                        exists = path if isinstance(option.type, click.File) else tmp_path
-                        value = data.draw(values_of(option, exists), f"{section}.{name}")
+                        value = data.draw(values_of(option, path), f"{section}.{name}")
                         lines.append(ini_line(key_of(name), value))
         path.write_text("\n".join(lines), "utf-8")
         printed = inline("print-config").text
