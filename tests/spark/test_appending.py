@@ -458,10 +458,11 @@ async def test_a_failed_append_fails_the_task(broker, client, monkeypatch):
 async def test_an_append_which_is_repeated_is_read_once(broker, client):
     sink = Sink(options_of(broker, prefix=None, journal=PARTS[0]))
     cut = broker.control.cut("append", journal=PARTS[0], at="after_commit")
-    messages = await sink.publish(0, values(range(10)))
+    messages = await sink.publish(0, values(range(10)), rows=3)
     assert cut.hits == 1
     lines = (await content_of(client, PARTS[0])).splitlines()
     assert lines[:10] == lines[10:]
+    assert [json.loads(line)["id"] for line in lines[:10]] == list(range(10))
     await sink.commit(0, messages)
     assert await ids(client) == list(range(10))
 
