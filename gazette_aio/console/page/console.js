@@ -25,6 +25,7 @@ const list = new JournalList(complain);
 let showing = new AbortController();
 let folder = "";
 let typing;
+let looking = 0;
 let listedAt = 0;
 let summedAt = 0;
 let summedSelector = "";
@@ -40,8 +41,11 @@ async function look(options) {
   const { selector } = filter();
   if (selector !== summedSelector) forgetSums();
   summedSelector = selector;
+  looking += 1;
+  const isListed = await attempt(() => list.load(filter(), options));
+  looking -= 1;
   // Whoever waits for the list doesn't wait for its sums.
-  if (await attempt(() => list.load(filter(), options))) {
+  if (isListed) {
     attempt(() => Promise.all([summary.show({ folder, selector }), lookAtHeads()]));
   }
 }
@@ -119,7 +123,9 @@ function close() {
 async function again() {
   if (!document.hidden) {
     const period = list.total > LONG ? LONG_LIST_MS : LIST_MS;
-    if (performance.now() - listedAt >= period - 100) await look({ keep: true });
+    // A look ends the one before, which may be that of a folder that takes the focus.
+    const isDue = looking === 0 && performance.now() - listedAt >= period - 100;
+    if (isDue) await look({ keep: true });
     else await attempt(lookAtHeads);
     const name = list.chosen;
     if (name && name !== NEW && tabs.current() === "overview") {
