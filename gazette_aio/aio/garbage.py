@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import resource
+import sys
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +37,7 @@ async def collected_in_parts() -> AsyncGenerator[None]:
     the interpreter collects nothing while as many objects are freed as are made.
     It's looked at as a whole while little happens: after a minute without a full collection, or
     else after ten minutes. Where that would take long, as with thousands of shards, it waits until
-    the process's peak of memory has grown by half.
+    there are half as many objects more.
 
     This is for programs that own their process: it uses `gc.freeze()`, which is process-wide.
 
@@ -67,7 +67,7 @@ class _Parts:
         self._count = 0
         self._begun = 0.0
         self._seconds = 0.0  # Of the last whole collection, and of those of parts since.
-        self._peak = 0  # Of memory, when the last whole collection was made, or first put off.
+        self._blocks = 0  # Of memory, after the last whole collection, or when one was put off.
 
     def collected(self, phase: str, info: dict[str, Any]) -> None:
         """Set aside what a full collection has left."""
@@ -105,21 +105,22 @@ class _Parts:
                 collected, periods = self._count, 0
 
     def _is_worthwhile(self) -> bool:
-        peak = peak_memory()
-        self._peak = self._peak or peak
-        return self._seconds <= LONG_SECONDS or peak >= self._peak * _GROWTH
+        blocks = blocks_of_memory()
+        self._blocks = self._blocks or blocks
+        return self._seconds <= LONG_SECONDS or blocks >= self._blocks * _GROWTH
 
     def _collect(self) -> None:
         gc.unfreeze()
-        self._seconds, self._peak = 0.0, peak_memory()
+        self._seconds = 0.0
         gc.collect()
         # The next full collection would wait for a quarter as many objects as this one has left.
         gc.collect()
+        self._blocks = blocks_of_memory()
 
 
-def peak_memory() -> int:
-    """Return the most memory that the process has held, in a unit of the system's."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def blocks_of_memory() -> int:
+    """Return how many blocks of memory the interpreter's objects hold, about."""
+    return sys.getallocatedblocks()
 
 
 @functools.cache

@@ -48,6 +48,25 @@ async def test_a_full_collection_looks_only_at_what_is_younger() -> None:
     assert kept() is None
 
 
+class Memory:
+    """Blocks of memory that are held until a cycle is collected."""
+
+    def __init__(self) -> None:
+        self.blocks = 100
+        self._kept: weakref.ref[Cycle] | None = None
+
+    def add(self) -> None:
+        old = Cycle()
+        gc.collect()
+        self._kept = weakref.ref(old)
+
+    def is_free(self) -> bool:
+        return self._kept is None or self._kept() is None
+
+    def held(self) -> int:
+        return 100 if self.is_free() else self.blocks
+
+
 @contextmanager
 def full_collections() -> Generator[list[str]]:
     """Note the beginning and the end of each full collection."""
@@ -64,25 +83,22 @@ def full_collections() -> Generator[list[str]]:
         gc.callbacks.remove(note)
 
 
-async def test_many_objects_are_collected_as_a_whole_only_if_memory_grows(
+async def test_many_objects_are_collected_as_a_whole_only_if_there_are_half_as_many_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A collection of all objects would hold up the event loop."""
-    peaks = [100]
-    monkeypatch.setattr(garbage, "peak_memory", lambda: peaks[-1])
+    memory = Memory()
+    monkeypatch.setattr(garbage, "blocks_of_memory", memory.held)
     monkeypatch.setattr(garbage, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(garbage, "LONG_SECONDS", -1.0)
     async with collected_in_parts():
-        old = Cycle()
-        gc.collect()
-        kept = weakref.ref(old)
-        del old
-        for peak in (100, 149):
-            peaks.append(peak)
-            await turns(10)
-            assert kept() is not None
-        peaks.append(150)
-        await eventually(lambda: kept() is None)
+        for _ in range(3):  # What was freed counts no more.
+            memory.add()
+            for memory.blocks in (100, 149):
+                await turns(10)
+                assert not memory.is_free()
+            memory.blocks = 150
+            await eventually(memory.is_free)
         # What grew is what there is.
         with full_collections() as later:
             gc.collect()
