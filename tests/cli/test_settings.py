@@ -71,6 +71,7 @@ def test_an_invalid_file_is_refused(inline: Any, settings: Path, line: str, reas
     [
         ("Format = xml", "Format: 'xml' is not one of"),
         ("RF = perhaps", "RF: 'perhaps' is not a valid boolean"),
+        ('Broker.CertFile = "\\x00"', "Broker.CertFile: embedded null byte"),
         ("Timeout = soon", "Timeout: 'soon' is not a valid float"),
         ("Broker.AuthKeysFile = none", "Broker.AuthKeysFile: File 'none' does not exist"),
     ],

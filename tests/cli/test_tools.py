@@ -131,6 +131,8 @@ def values_of(option: click.Option, file: Path) -> st.SearchStrategy[str]:
             return st.sampled_from(["true", "false"] if option.secondary_opts else ["true"])
         case click.Path(exists=True):
             return st.just(str(file.parent if option.type.dir_okay else file))
+        case click.Path():  # Of no directory, which a file can't be.
+            return TEXTS.map(lambda text: "missing/" + text.replace("\0", ""))
     return TEXTS
 
 

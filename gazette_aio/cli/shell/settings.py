@@ -68,8 +68,9 @@ def arguments_of(
         try:
             with click.Context(click.Command(None)) as context:  # Closes what it opens.
                 value = kind.convert(text, option, context)
-        except click.BadParameter as error:
-            raise InputError(f"{line.where}: {line.key}: {error.message}") from None
+        except (click.BadParameter, ValueError) as error:  # A path may have a zero byte.
+            reason = error.message if isinstance(error, click.BadParameter) else error
+            raise InputError(f"{line.where}: {line.key}: {reason}") from None
         if not option.is_flag:
             arguments.append(f"{name}={text}")
         else:
