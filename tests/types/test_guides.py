@@ -30,9 +30,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for block in (block for page in (*PAGES, SPARK_PAGE) for block in blocks_of(page)):
         if block.language == "python":
             name = block.page.stem.replace("-", "_").lower()
+            # Others import files which the page says to save.
+            path = directory / (block.file or f"{name}_{block.line}.py")
+            assert not path.exists(), f"{block} is saved as another one"
             # As many lines as in the page, so that errors name its lines.
-            text = "\n" * (block.line - 1) + block.text
-            (directory / f"{name}_{block.line}.py").write_text(text)
+            path.write_text("\n" * (block.line - 1) + block.text)
     (directory / "mypy.ini").write_text("[mypy]\n")
     config = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)]}
     (directory / "pyrightconfig.json").write_text(json.dumps(config))
