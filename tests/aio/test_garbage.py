@@ -26,6 +26,13 @@ class Cycle:
         self.own = self
 
 
+def set_aside() -> weakref.ref[Cycle]:
+    """Make a cycle that nobody needs, once a full collection has left it."""
+    old = Cycle()
+    gc.collect()  # As the interpreter does by itself.
+    return weakref.ref(old)
+
+
 @pytest.fixture(autouse=True)
 def no_parts_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "PART_SECONDS", 1e9)
@@ -35,10 +42,8 @@ async def test_a_full_collection_looks_only_at_what_is_younger() -> None:
     """The time of a collection is that of the objects it looks at."""
     thresholds = gc.get_threshold()
     async with collected_in_parts():
-        old = Cycle()
-        gc.collect()  # As the interpreter does by itself.
-        freed, kept = weakref.ref(Cycle()), weakref.ref(old)
-        del old
+        kept = set_aside()
+        freed = weakref.ref(Cycle())
         assert len(gc.get_objects()) < 100
         gc.collect()
         assert freed() is None
@@ -56,9 +61,7 @@ class Memory:
         self._kept: weakref.ref[Cycle] | None = None
 
     def add(self) -> None:
-        old = Cycle()
-        gc.collect()
-        self._kept = weakref.ref(old)
+        self._kept = set_aside()
 
     def is_free(self) -> bool:
         return self._kept is None or self._kept() is None
@@ -113,10 +116,7 @@ async def test_parts_stay_small_after_a_collection_of_all_objects(
     monkeypatch.setattr(garbage, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(garbage, "LONG_SECONDS", 60.0)
     async with collected_in_parts():
-        old = Cycle()
-        gc.collect()
-        kept = weakref.ref(old)
-        del old
+        kept = set_aside()
         await eventually(lambda: kept() is None)
         monkeypatch.setattr(garbage, "QUIET_SECONDS", 60.0)
         await turns(2)
@@ -160,8 +160,5 @@ async def test_what_was_set_aside_is_collected_while_little_happens(
 ) -> None:
     monkeypatch.setattr(garbage, "QUIET_SECONDS", 0.0)
     async with collected_in_parts():
-        old = Cycle()
-        gc.collect()
-        kept = weakref.ref(old)
-        del old
+        kept = set_aside()
         await eventually(lambda: kept() is None)
