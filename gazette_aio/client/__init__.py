@@ -22,7 +22,7 @@ Rules that hold in all of it:
 
 Pitfalls of grpcio: it turns an undecodable response into None, which looks like the end of a
 stream, so the client decodes responses itself. A write that fails because the peer answered early
-may have `INTERNAL "Internal error from Core"` instead of the status, which is retried as unknown.
+replaces the status by `INTERNAL "Internal error from Core"`, so an append keeps the first one.
 Keepalive ends after two pings without data, so that an idle watch never notices a half-open
 connection: pings continue, every 301 s, since brokers refuse more than one in five minutes.
 

@@ -14,7 +14,11 @@ from gazette_aio.aio.owner import Scope
 from gazette_aio.aio.task import call_from_anywhere
 from gazette_aio.client.appends.content_buffer import require_bytes
 from gazette_aio.client.options import CHUNK_BYTES
-from gazette_aio.client.rpc.errors import closed_channel_is_an_error, transport_error
+from gazette_aio.client.rpc.errors import (
+    FirstStatus,
+    closed_channel_is_an_error,
+    transport_error,
+)
 from gazette_aio.client.rpc.member_choice import Mode
 from gazette_aio.client.rpc.stub import without_header
 from gazette_aio.client.rpc.unary import decoded
@@ -73,6 +77,7 @@ class Appender(Scope):
         self._request = request
         self._claims = claims
         self._call: AppendCall | None = None
+        self._status: FirstStatus | None = None  # Of the RPC.
         self._loop: asyncio.AbstractEventLoop | None = None  # Of the RPC.
         self._endpoint = ""
         self._state = _State.READY
@@ -212,6 +217,7 @@ class Appender(Scope):
             call: AppendCall
             call, connection = await rpc.begin("append", request, Mode.PRIMARY, self._claims)
             self._call = call
+            self._status = FirstStatus(call)
             self._endpoint = connection.endpoint
             self._loop = asyncio.get_running_loop()
             if self._state is not _State.READY:
@@ -249,6 +255,8 @@ class Appender(Scope):
             with closed_channel_is_an_error(journal):
                 data = await call
         except grpc.aio.AioRpcError as error:
+            assert self._status is not None
+            error = self._status.unmasked(error)
             raise transport_error(error, endpoint=self._endpoint, journal=journal) from error
 
         self._state = _State.CLOSED

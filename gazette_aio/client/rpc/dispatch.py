@@ -25,6 +25,7 @@ from gazette_aio.client.options import DEFAULT_ZONE, TLSOptions
 from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
 from gazette_aio.client.rpc.channel_pool import ChannelPool, MemberConnection, MethodsT
 from gazette_aio.client.rpc.dial import Dialler
+from gazette_aio.client.rpc.errors import at_once
 from gazette_aio.client.rpc.member_choice import MemberState, Mode, members_of, pick
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter
 from gazette_aio.protocol.endpoint import Endpoint, parse_endpoint
@@ -239,11 +240,11 @@ class Dispatcher(Generic[MethodsT]):
     ) -> None:
         connection.rpcs -= 1
         connection.is_used = True
-        code = _at_once(call.code())
+        code = at_once(call.code())
         if code in _NO_BROKER or (
             code is not None
             and code.name == MASKED_CODE
-            and _at_once(call.details()) == MASKED_DETAILS
+            and at_once(call.details()) == MASKED_DETAILS
         ):
             connection.is_dubious = True
             self.router.update_route(journal, None)
@@ -409,14 +410,3 @@ def _parsed(endpoint: str) -> Endpoint | None:
         return parse_endpoint(endpoint)
     except pb.ValidationError:
         return None
-
-
-def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine, or None if it would have to wait."""
-    # Wire: the outcome of an ended RPC is known, but grpcio has only coroutines for it.
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value
-    coroutine.close()
-    return None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.retry import is_transient
+from gazette_aio.client.retry import MASKED_DETAILS, is_transient
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Coroutine, Generator
 
+
+T = TypeVar("T")
 
 _CONNECTION_REMEDIES: Final = (
     ("http1.x server", "the server speaks HTTP/1, not gRPC: give the port of gRPC"),
@@ -66,6 +68,42 @@ def transport_error(
     # Invariant: an error that is kept doesn't keep its RPC, which the traceback leads to.
     mapped.__cause__ = error.with_traceback(None)
     return mapped
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of a coroutine, or None if it would have to wait.
+
+    The outcome of an ended RPC is known, but grpcio has only coroutines for it.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    return None
+
+
+class FirstStatus:
+    """The status with which a call of several requests ended first.
+
+    If it arrives while a request is being sent, grpcio lets the failure to send that one replace it
+    (grpc/grpc#36066).
+    """
+
+    def __init__(self, call: grpc.aio.Call) -> None:
+        self._error: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._keep)
+
+    def _keep(self, call: grpc.aio.Call) -> None:
+        code, details = at_once(call.code()), at_once(call.details())
+        if code is not None:
+            nothing = grpc.aio.Metadata()
+            self._error = grpc.aio.AioRpcError(code, nothing, nothing, details)
+
+    def unmasked(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Return the error of the first status, if that of the call has replaced it."""
+        return self._error if self._error and error.details() == MASKED_DETAILS else error
 
 
 def is_being_cancelled() -> bool:
