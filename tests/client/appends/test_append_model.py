@@ -58,6 +58,9 @@ class ScriptedCall:
     def cancel(self) -> bool:
         return True
 
+    def add_done_callback(self, _callback: object) -> None:
+        """The status that comes first is the only one."""
+
     def __await__(self) -> Any:
         return self._finish().__await__()
 

@@ -236,9 +236,9 @@ async def test_a_status_which_arrives_amid_a_write_is_kept(
     # What grpcio does if a write fails after the status has arrived (grpc/grpc#36066).
     async def write(call: Any, _request: bytes) -> None:
         nonlocal masked
-        ended = asyncio.Event()
-        call.add_done_callback(lambda _: ended.set())
-        await ended.wait()
+        ended = asyncio.get_running_loop().create_future()
+        call.add_done_callback(ended.set_result)
+        await ended
         call._cython_call.set_internal_error("the message isn't sent")
         masked += 1
         await call._raise_for_status()
