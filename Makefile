@@ -46,7 +46,7 @@ SPARK_PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c
 # SPARK_HOME would lead PySpark to another installation.
 SPARK_PYTEST := env -u SPARK_HOME GAZETTE_REQUIRE_SPARK=1
 # Two sessions side by side: a session waits for its JVM and workers about half of the time.
-SPARK_XDIST := -m pytest -q -n 2 --dist load --maxschedchunk 1
+SPARK_XDIST := -m tests.run -q -n 2 --dist load --maxschedchunk 1
 
 $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SPARK_VENV)
@@ -68,7 +68,7 @@ demo: setup ## Run the main jobs on real data: 336,776 flights, exactly once; th
 
 # Tests wait for sockets, files and other processes about a third of their time.
 WORKERS := 3
-PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
+PYTEST := -m tests.run -q -n $(WORKERS) --dist worksteal
 
 # Side by side, as each waits for other processes a part of its time. Their outputs stay apart where
 # nobody looks on.
