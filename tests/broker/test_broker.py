@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import gc
 import hashlib
@@ -15,9 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import time
-import tracemalloc
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -220,20 +216,6 @@ async def test_fragments_are_persisted_and_read(
     assert left == [], "local content is released"
 
 
-async def test_a_damaged_fragment_fails_the_read(broker: EmbeddedBroker, caller: Caller) -> None:
-    await caller.create(
-        journal_spec(stores=["file:///"], compression_codec=pb.CompressionCodec.GZIP)
-    )
-    await caller.commit(b"content " * 1000)
-    await broker.flush()
-    assert broker.options.data_dir is not None
-    [path] = (broker.options.data_dir / "fragments" / "test" / "journal").iterdir()
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await caller.read()
-    assert raised.value.code() is grpc.StatusCode.DATA_LOSS
-
-
 async def test_requests_are_counted_by_their_status(broker: EmbeddedBroker, caller: Caller) -> None:
     await caller.create(journal_spec())
     await caller.commit(b"content")
@@ -250,38 +232,6 @@ async def test_requests_are_counted_by_their_status(broker: EmbeddedBroker, call
     assert reads == {"ok": 1, "JOURNAL_NOT_FOUND": 1, "OFFSET_NOT_YET_AVAILABLE": 1}
     assert completed["ListFragments", "JOURNAL_NOT_FOUND"] == 1
     assert completed["FragmentStoreHealth", "ok"] == 1
-
-
-async def test_a_pulse_completes_what_is_due(tmp_path: Path) -> None:
-    now = 1_700_000_000.0
-    async with EmbeddedBroker(tmp_path, fsync="off", clock=lambda: now) as broker:
-        async with calling(broker.endpoint) as caller:
-            await caller.create(journal_spec(flush_interval={"seconds": 3600}))
-            await caller.commit(b"first")
-            await broker.pulse()
-            await caller.commit(b"second")
-            await broker.pulse()
-            await caller.commit(b"third")
-            assert [(f.begin, f.end) for f in await caller.fragments()] == [(0, 5), (5, 16)]
-            now += 3600
-            await broker.pulse("test/journal")
-            await caller.commit(b"fourth")
-            spans = [(f.begin, f.end) for f in await caller.fragments()]
-            assert spans == [(0, 5), (5, 16), (16, 22)]
-
-
-async def test_idle_journals_are_pulsed(tmp_path: Path) -> None:
-    async with EmbeddedBroker(
-        tmp_path, fsync="off", pulse_interval=0.02, persist_delay=0.0
-    ) as broker:
-        async with calling(broker.endpoint) as caller:
-            await caller.create(journal_spec(stores=["file:///"]))
-            await caller.commit(b"only one")
-
-            async def persisted() -> bool:
-                return all(f.backing_store for f in await caller.fragments())
-
-            await eventually(persisted)
 
 
 async def test_content_of_an_earlier_run_is_persisted(tmp_path: Path) -> None:
@@ -330,44 +280,6 @@ async def test_names_never_lead_out_of_the_directories(tmp_path: Path) -> None:
                 assert "leads out of its root" in response.store_health_error
     assert os.listdir(tmp_path) == ["inner"]
     assert os.listdir(tmp_path / "inner") == ["data"]
-
-
-async def test_deleted_journals_leave_no_files(broker: EmbeddedBroker, caller: Caller) -> None:
-    await caller.create(journal_spec())
-    await caller.commit(b"content")
-    assert broker.options.data_dir is not None
-    journals = broker.options.data_dir / "journals"
-    assert len(list(journals.iterdir())) == 1
-    await caller.delete("test/journal")
-
-    async def removed() -> bool:
-        return not list(journals.iterdir())
-
-    await eventually(removed)
-    await caller.create(journal_spec())
-    assert await caller.read() == b""
-    assert await caller.commit(b"anew") == 0
-
-
-async def test_an_unhealthy_store_recovers(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    async with EmbeddedBroker(
-        tmp_path / "data", fsync="off", file_root=root, store_wait=0.05
-    ) as broker:
-        async with calling(broker.endpoint) as caller:
-            await caller.create(journal_spec(stores=["file:///later/"]))
-            response = await caller.append(b"x")
-            assert response.status == pb.Status.FRAGMENT_STORE_UNHEALTHY
-            assert response.store_health_error.startswith(
-                "fragment store file:///later/ unhealthy: health check PUT failed: "
-            )
-            (root / "later").mkdir()
-
-            async def accepted() -> bool:
-                return (await caller.append(b"x")).status == pb.Status.OK
-
-            await eventually(accepted)
 
 
 async def test_stores_without_a_client_are_unhealthy(
@@ -437,71 +349,7 @@ async def test_concurrent_appends_are_contiguous(tmp_path: Path, fsync: FsyncMod
             assert await caller.read() == expected
 
 
-async def test_cancelled_appends_release_the_journal(caller: Caller) -> None:
-    await caller.create(journal_spec())
-    for size in (10, 2 << 20):
-        for _ in range(10):
-            call = caller.append_call()
-            await call.write(pb.AppendRequest(journal="test/journal"))
-            await call.write(pb.AppendRequest(content=b"x" * size))
-            call.cancel()
-        waiting = asyncio.create_task(caller.append(b"kept"))
-        async with asyncio.timeout(30):
-            assert (await waiting).status == pb.Status.OK
-    assert await caller.read() == b"keptkept"
-
-
-async def test_read_only_tokens(tmp_path: Path) -> None:
-    keys = base64.b64encode(b"secret").decode()
-    async with EmbeddedBroker(tmp_path, fsync="off", auth_keys=keys) as broker:
-        auth = pb.KeyedAuth(keys)
-        claims = pb.Claims(capability=pb.Capability.ALL)
-        metadata = await auth.authorize(claims, timedelta(minutes=1))
-        async with calling(broker.endpoint) as caller:
-            with pytest.raises(grpc.aio.AioRpcError, match="missing or empty Authorization"):
-                await caller.create(journal_spec())
-            change = pb.ApplyRequest.Change(upsert=journal_spec())
-            request = pb.ApplyRequest(changes=[change])
-            assert (await caller.apply_call(request, metadata=metadata)).status == pb.Status.OK
-            # A blocking read ends with its token.
-            read = caller.read_call(
-                pb.ReadRequest(journal="test/journal", block=True), metadata=metadata
-            )
-            reading = asyncio.ensure_future(read.read())
-
-            async def waits() -> bool:
-                return any(replica.index.waiters for replica in broker.core.replicas)
-
-            await eventually(waits)
-            broker.control.clock.advance(61)
-            assert await reading is grpc.aio.EOF
-            assert await read.code() is grpc.StatusCode.OK
-
-
 # Scale
-
-
-@pytest.mark.slow
-async def test_ten_thousand_journals_are_cheap(tmp_path: Path) -> None:
-    changes = [
-        pb.ApplyRequest.Change(upsert=journal_spec(f"test/part-{n:05}", stores=["file:///"]))
-        for n in range(10_000)
-    ]
-    async with EmbeddedBroker(tmp_path, fsync="off") as broker:
-        async with calling(broker.endpoint) as caller:
-            for start in range(0, len(changes), 128):
-                await caller.apply_call(pb.ApplyRequest(changes=changes[start : start + 128]))
-    tracemalloc.start()
-    started = time.process_time()
-    async with EmbeddedBroker(tmp_path, fsync="off") as broker:
-        assert time.process_time() - started < 10
-        assert len(asyncio.all_tasks()) < 10, "no task per journal"
-        async with calling(broker.endpoint) as caller:
-            started = time.process_time()
-            assert len(await caller.journals()) == 10_000
-            assert time.process_time() - started < 10  # Under tracemalloc, which halves the speed.
-        assert tracemalloc.get_traced_memory()[1] < 300 << 20
-    tracemalloc.stop()
 
 
 async def test_files_of_idle_journals_are_closed(tmp_path: Path) -> None:
@@ -576,19 +424,6 @@ async def test_content_which_is_persisted_meanwhile_is_still_read(
     assert broker.options.data_dir is not None
     spools = list((broker.options.data_dir / "journals").rglob("*.spool"))
     assert [path.stat().st_size for path in spools] == [0], "the local copy is gone"
-
-
-async def test_clients_may_be_slow_if_nothing_is_demanded(tmp_path: Path) -> None:
-    async with EmbeddedBroker(tmp_path, fsync="off", min_append_rate=0) as broker:
-        async with calling(broker.endpoint) as caller:
-            await caller.create(journal_spec())
-            call = caller.append_call()
-            await call.write(pb.AppendRequest(journal="test/journal"))
-            await call.write(pb.AppendRequest(content=b"slow"))
-            await asyncio.sleep(0.2)  # Time is the subject: several looks at the client's rate.
-            await call.write(pb.AppendRequest())
-            await call.done_writing()
-            assert (await call).commit.end == 4
 
 
 @pytest.mark.parametrize("fsync", ["off", "commit"])

@@ -90,26 +90,6 @@ def test_rules_match_journals(kind: Any, request_: Any) -> None:
     assert not RequestRule(kind, None, where=lambda _: False).matches(kind, request_)
 
 
-def test_rules_are_in_order_and_run_out() -> None:
-    book = RuleBook()
-    request = pb.ReadRequest(journal="a")
-    first, second = RequestRule("read", None, times=2), RequestRule("read", None)
-    book.add(first)
-    book.add(second)
-    assert book.next("read", request, 0) is first
-    assert book.next("read", request, first.serial) is second
-    assert book.next("read", request, second.serial) is None
-    book.apply(first)
-    assert first in book
-    book.apply(first)
-    assert first not in book
-    assert book.next("read", request, 0) is second
-    assert book.kinds == {"read"}
-    book.remove(second)
-    book.remove(second)
-    assert book.kinds == frozenset()
-
-
 def test_a_predicate_may_remove_rules() -> None:
     book = RuleBook()
 
@@ -552,40 +532,12 @@ async def test_an_ambiguous_failure_repeats_an_append(
     assert await content(client) == b"twice;twice;"
 
 
-async def test_registers_keep_an_append_from_being_repeated(
-    control: BrokerControl, client: JournalClient
-) -> None:
-    once = pb.AppendRequest(
-        journal=JOURNAL,
-        check_registers=pb.LabelSelector(exclude=pb.label_set("step", "1")),
-        union_registers=pb.label_set("step", "1"),
-    )
-    control.cut("append", at="after_commit")
-    with pytest.raises(pb.RegisterMismatchError) as raised:
-        await client.append(once, b"once;")
-    assert raised.value.response.registers == pb.label_set("step", "1")
-    assert await content(client) == b"once;"
-
-
 async def test_a_refused_append_is_not_cut_after_its_commit(
     control: BrokerControl, client: JournalClient
 ) -> None:
     control.cut("append", at="after_commit", times=None)
     with pytest.raises(pb.WrongAppendOffsetError):
         await client.append(pb.AppendRequest(journal=JOURNAL, offset=7), b"x")
-
-
-async def test_clients_retry_what_failed_once(
-    control: BrokerControl, client: JournalClient
-) -> None:
-    append = control.once("append", fail="UNAVAILABLE")
-    assert (await client.append(JOURNAL, b"hello")).commit.begin == 0
-    read = control.once("read", fail="UNAVAILABLE")
-    assert await content(client) == b"hello"
-    assert (append.hits, read.hits) == (1, 1)
-    control.once("append", fail="FAILED_PRECONDITION")
-    with pytest.raises(pb.TransportError, match=FAILED):
-        await client.append(JOURNAL, b"x")
 
 
 # HTTP
@@ -761,51 +713,6 @@ async def test_time_completes_and_persists_fragments(tmp_path: Path) -> None:
         clock.advance(1)
         await broker.control.settled()
         assert await persisted() == 2
-
-
-async def test_time_which_goes_on_can_be_moved_too(tmp_path: Path) -> None:
-    keys = "c2VjcmV0"
-    spec = journal_spec(stores=["file:///"])
-    spec.fragment.flush_interval.FromTimedelta(timedelta(hours=1))
-    async with EmbeddedBroker(tmp_path, fsync="off", persist_delay=0.0, auth_keys=keys) as broker:
-        claims = pb.Claims(capability=pb.Capability.ALL)
-        auth = pb.KeyedAuth(keys)
-        token = auth.sign(claims, timedelta(minutes=1), time.time())
-        metadata = [("authorization", f"Bearer {token}")]
-        async with connect(broker.endpoint, auth=auth) as client:
-            await client.apply([pb.ApplyRequest.Change(upsert=spec)])
-            await client.append(JOURNAL, b"content")
-        async with calling(broker.endpoint) as caller:
-            assert await caller.list_call(pb.ListRequest(), metadata=metadata).read()
-            broker.control.clock.advance(2 * 3600)
-            await broker.control.settled()
-            with pytest.raises(grpc.aio.AioRpcError, match="expired"):
-                await caller.list_call(pb.ListRequest(), metadata=metadata).read()
-        assert broker.stats()["gazette_spool_persisted_total"] == 1
-
-
-async def test_time_refreshes_stores(tmp_path: Path) -> None:
-    async with (
-        EmbeddedBroker(tmp_path, fsync="off") as broker,
-        calling(broker.endpoint) as caller,
-    ):
-        await caller.create(journal_spec(stores=["file:///"]))
-        assert await caller.fragments() == []
-        found = pb.Fragment(journal=JOURNAL, begin=0, end=5, compression_codec="NONE")
-        path = tmp_path / "fragments" / pb.content_path(found)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"hello")
-        read = caller.read_call(pb.ReadRequest(journal=JOURNAL, block=True))
-        reading = asyncio.ensure_future(read.read())
-        await eventually(lambda: has_readers(broker))
-        broker.control.clock.advance(3600)
-        await broker.control.settled()
-        assert (await reading).write_head == 5
-        read.cancel()
-
-
-async def has_readers(broker: EmbeddedBroker) -> bool:
-    return any(replica.index.waiters for replica in broker.core.replicas)
 
 
 async def test_time_ends_tokens(tmp_path: Path) -> None:

@@ -377,5 +377,7 @@ def test_what_is_not_a_file_is_not_listed(tmp_path: Path) -> None:
     (directory / "circle").symlink_to(directory)
     (directory / "file").write_bytes(b"")
     (directory / "link").symlink_to("file")
+    (directory / "through").symlink_to("file/below")
+    (directory / "long").symlink_to("x" * 300)
     store = FileFragmentStore(FileOps(), tmp_path, "file:///", sync=False)
     assert sorted(listed.path for listed in store.list("a/")) == ["file"]

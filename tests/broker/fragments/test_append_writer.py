@@ -8,13 +8,10 @@ import asyncio
 import errno
 import hashlib
 import os
-import random
-import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -154,23 +151,6 @@ def threads() -> Iterator[Workers]:
 # Memory
 
 
-async def test_pending_content_is_bounded() -> None:
-    size = 32 * KIB
-    spool, workers = FakeSpool(), FakeWorkers()
-    writer = writer_of(spool, workers)
-    taken = 0
-    while True:
-        task = asyncio.create_task(writer.write(bytes(size)))
-        taken += size
-        if await is_blocked(task):
-            break
-    assert taken - len(spool.content) <= MAX_PENDING_BYTES + size
-    await finish(task, workers)
-    assert taken - len(spool.content) <= MAX_PENDING_BYTES
-    await finish(asyncio.create_task(writer.flush()), workers)
-    assert len(spool.content) == taken
-
-
 async def test_small_chunks_count_for_the_memory_which_they_take() -> None:
     workers = FakeWorkers()
     writer = writer_of(FakeSpool(), workers)
@@ -223,26 +203,6 @@ async def test_cancelled_aborts_roll_back_nonetheless(threads: Workers) -> None:
             await task
     assert spool.rolled_back
     assert spool.writes == [BATCH_BYTES]
-
-
-async def test_abort_survives_the_failure_of_the_job(threads: Workers) -> None:
-    async with running_job(threads) as (writer, spool):
-        spool.fail_at = 0
-        task = asyncio.create_task(writer.abort())
-        assert await is_blocked(task)
-        spool.open_gate(1)
-        assert await task == 0
-        assert spool.rolled_back
-
-
-async def test_chunks_may_come_while_others_are_written(threads: Workers) -> None:
-    async with running_job(threads) as (writer, spool):
-        sizes = [1, 32 * KIB, 2, 700 * KIB]
-        for chunk in chunks_of(sizes):
-            await writer.write(chunk)
-        spool.open_gate(100)
-        await writer.flush()
-        assert spool.content == bytes(3 * BATCH_BYTES) + joined(sizes)
 
 
 # Any of it
@@ -326,27 +286,6 @@ async def test_sums_are_those_of_the_content(tmp_path: Path, threads: Workers) -
         assert spool.digest == hashlib.sha1(content).digest()
     spool.close()
     assert spool.content.path.read_bytes()[: len(content)] == content
-
-
-async def test_many_append_side_by_side(tmp_path: Path, threads: Workers) -> None:
-    async def append(number: int) -> None:
-        sizes = list(islice(cycle([KIB, 40 * KIB, 300 * KIB, 7]), 12))
-        random.Random(number).shuffle(sizes)
-        spool = real_spool(tmp_path / str(number))
-        writer = AppendWriter(spool, threads)
-        for chunk in chunks_of(sizes):
-            await writer.write(chunk)
-            await asyncio.sleep(0)
-        await writer.flush()
-        assert spool.commit(None, 1.0) == hashlib.sha1(joined(sizes)).digest()
-        spool.close()
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        await asyncio.gather(*(append(number) for number in range(30)))
-    finally:
-        sys.setswitchinterval(interval)
 
 
 class FewDescriptors(FileOps):

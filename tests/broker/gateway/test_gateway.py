@@ -157,15 +157,6 @@ async def test_a_body_without_a_length_ends_with_its_connection(
     assert b"keep-alive" not in received
 
 
-async def test_content_is_flushed_as_it_is_appended(site: Site, caller: Caller) -> None:
-    await caller.commit(b"first")
-    async with connected(site, request("GET", "/test/journal?block=true")) as (reader, _):
-        assert b"206 Partial Content" in await head_of(reader)
-        assert await reader.readexactly(10) == b"5\r\nfirst\r\n"
-        await caller.commit(b"second")
-        assert await reader.readexactly(11) == b"6\r\nsecond\r\n"
-
-
 def _put_fragment(directory: Path, begin: int, content: bytes) -> None:
     """Put a fragment into the store which is so old that reads may jump to it."""
     fragment = pb.Fragment(

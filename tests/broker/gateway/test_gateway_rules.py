@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 
-import grpc
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -161,32 +160,11 @@ def test_headers_of_a_read() -> None:
     assert "Location" not in dict(answers.read_headers(response, "/a"))
 
 
-def test_headers_of_an_append() -> None:
-    response = pb.AppendResponse(header=pb.Header(route=_ROUTE), commit=_FRAGMENT)
-    assert dict(answers.append_headers(response, "/a/journal")) == {
-        "X-Route-Token": answers.compact_route(_ROUTE),
-        "Location": "http://two:81/base/a/journal",
-        "X-Commit-Begin": "5",
-        "X-Commit-End": "9",
-        "X-Write-Head": "9",
-        "X-Commit-Sha1-Sum": "81fe8bfe87576c3ecb22426f8e57847382917acf",
-    }
-
-
 def test_refused_appends_name_their_status() -> None:
     response = pb.AppendResponse(status=pb.Status.FRAGMENT_STORE_UNHEALTHY)
     assert answers.append_error(response) == "FRAGMENT_STORE_UNHEALTHY"
     response.store_health_error = "no bucket"
     assert answers.append_error(response) == "no bucket: FRAGMENT_STORE_UNHEALTHY"
-
-
-def test_statuses_of_reads() -> None:
-    statuses = {
-        pb.Status.Name(value): int(answers.read_status(value)) for value in pb.Status.values()
-    }
-    named = {"OK": 206, "JOURNAL_NOT_FOUND": 404, "INSUFFICIENT_JOURNAL_BROKERS": 503}
-    named["OFFSET_NOT_YET_AVAILABLE"] = 416
-    assert statuses == {name: named.get(name, 500) for name in statuses}
 
 
 def test_bodies_are_text_or_bytes() -> None:
@@ -299,24 +277,6 @@ def test_any_document_is_parsed_or_refused(document: bytes) -> None:
         json_form.parse_message(pb.ReadRequest, document)
     except json_form.JsonError as error:
         json.loads(json_form.request_error(str(error), "INVALID_ARGUMENT"))
-
-
-def test_errors_of_streams() -> None:
-    assert json.loads(json_form.stream_error("why", "RESOURCE_EXHAUSTED"))["error"] == {
-        "grpcCode": 8,
-        "httpCode": 429,
-        "message": "why",
-        "httpStatus": "Too Many Requests",
-        "details": [],
-    }
-
-
-@pytest.mark.parametrize("code", grpc.StatusCode)
-def test_errors_of_streams_have_the_number_of_their_code(code: grpc.StatusCode) -> None:
-    number: int
-    number, _ = code.value
-    error = json.loads(json_form.stream_error("why", code.name))["error"]
-    assert (error["grpcCode"], error["message"]) == (number, "why")
 
 
 def test_counters_as_text() -> None:

@@ -569,16 +569,6 @@ async def test_a_directory_is_not_taken_for_a_fragment(tmp_path: Path) -> None:
         assert await caller.read() == b"content"
 
 
-def test_links_which_lead_nowhere_are_not_listed(tmp_path: Path) -> None:
-    directory = tmp_path / "a"
-    directory.mkdir()
-    (directory / "file").touch()
-    (directory / "through").symlink_to("file/below")
-    (directory / "long").symlink_to("x" * 300)
-    store = FileFragmentStore(FileOps(), tmp_path, "file:///", sync=False)
-    assert [listed.path for listed in store.list("a/")] == ["file"]
-
-
 async def test_of_equal_fragments_the_last_one_by_its_path_remains(tmp_path: Path) -> None:
     content = b"content"
     for postfix in ("c", "a", "b"):

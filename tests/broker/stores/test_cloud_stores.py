@@ -618,17 +618,6 @@ async def refused(caller: Caller, store: str, *, is_listed: bool = True) -> str:
             return text.removeprefix(prefix)
 
 
-async def test_appends_give_up_on_a_store_which_is_down(tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        store = f"s3://bucket/?endpoint={endpoint}"
-        async with new_broker(tmp_path, store_wait=0.3, store_endpoint=[endpoint]) as broker:
-            async with calling(broker.endpoint) as caller:
-                await refused(caller, store)
-                assert (await health(caller, store)).startswith("health check PUT failed: ")
-
-
 async def test_appends_give_up_on_a_store_which_is_silent(tmp_path: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -781,30 +770,6 @@ async def test_stores_which_journals_used_are_dropped_in_the_end(tmp_path: Path)
         assert stores.get("file:///7/") is used
         assert stores.get("file:///failing/") is kept
         failure.remove()
-
-
-async def test_a_store_comes_back(tmp_path: Path, bucket: Bucket) -> None:
-    later = f"{bucket.name}-later"
-    store = bucket.url().replace(bucket.name, later)
-    async with new_broker(
-        tmp_path, store_wait=0.1, persist_retry=0.01, store_endpoint=[bucket.endpoint]
-    ) as broker:
-        async with calling(broker.endpoint) as caller:
-
-            async def is_missing() -> bool:
-                # A slow machine may know nothing of the store as long as an append waits for it.
-                return "NoSuchBucket" in await refused(caller, store)
-
-            await eventually(is_missing)
-            bucket.name = later
-            bucket.request("PUT", "")
-
-            async def accepted() -> bool:
-                return (await caller.append(b"x")).status == pb.Status.OK
-
-            await eventually(accepted)
-            await broker.flush("test/journal")
-            assert [fragment.backing_store for fragment in await caller.fragments()] == [store]
 
 
 def test_error_texts_hold_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -970,31 +935,6 @@ async def test_a_directory_of_another_broker_is_served(tmp_path: Path) -> None:
                     content = await caller.read(journal, offset=begin, end_offset=end)
                     assert len(content) == end - begin
                     assert hashlib.sha1(content).hexdigest() == digest
-
-
-async def test_another_broker_can_serve_a_directory(tmp_path: Path) -> None:
-    """Files are where others look for them, by names they parse, in formats they read."""
-    root = tmp_path / "root"
-    (root / "kept").mkdir(parents=True)
-    async with new_broker(tmp_path / "data", file_root=root) as broker:
-        async with calling(broker.endpoint) as caller:
-            for codec in CODECS:
-                if codec == OFFLOAD:
-                    continue  # No codec of files.
-                name = f"codec/{codec}"
-                spec = journal_spec(name, stores=["file:///kept/"], compression_codec=codec)
-                spec.fragment.path_postfix_template = "date={{ .Spool.FirstAppendTime.Year }}"
-                await caller.create(spec)
-                await caller.commit(content_of(codec), name)
-                await broker.flush(name)
-                (path,) = (file for file in (root / "kept" / name).rglob("*") if file.is_file())
-                relative = path.relative_to(root / "kept" / name).as_posix()
-                fragment = pb.parse_fragment(name, relative)
-                assert fragment.path_postfix.startswith("date=2")
-                assert (fragment.begin, fragment.end) == (0, 10_000)
-                content = b"".join(pb.decompress_all(codec, path.read_bytes()))
-                assert content == content_of(codec)
-                assert pb.sum_to_digest(fragment.sum) == hashlib.sha1(content).digest()
 
 
 async def test_postfixes_stay_below_their_journal(
