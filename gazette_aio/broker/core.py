@@ -269,7 +269,7 @@ class BrokerCore(Runtime):
 
     async def _close(self) -> None:
         self.stores.begin_close()
-        await self.replicas.sync_rest()
+        await self.replicas.sync_acknowledged()
         await self.background.aclose()
         with contextlib.suppress(RpcError):
             await self.space_store.close()

@@ -224,25 +224,33 @@ class EmbeddedBroker(Owner):
         Raises:
             ConfigurationError: The broker isn't running.
         """
-        self._running()
+        _ = self.core  # It's refused if there's none.
         return self._endpoint
 
     @property
     def process_id(self) -> pb.ProcessSpec.ID:
         """Process id of the running broker."""
-        return self._running().process_id
+        return self.core.process_id
 
     @property
     def core(self) -> BrokerCore:
-        """Core of the running broker, for further front ends."""
-        return self._running()
+        """Core of the running broker, for further front ends.
+
+        Raises:
+            ConfigurationError: The broker isn't running.
+        """
+        if self._core is None:
+            raise pb.ConfigurationError(
+                "the broker isn't running: use `async with EmbeddedBroker() as broker`"
+            )
+        return self._core
 
     def stats(self) -> dict[str, object]:
         """Return the counters of the running broker by name.
 
         `gazette_failing_stores` maps each fragment store that fails and is retried to its error.
         """
-        core = self._running()
+        core = self.core
         stats = core.metrics.snapshot()
         stats["gazette_write_head"] = {each.name: each.head.offset for each in tuple(core.replicas)}
         stats["gazette_failing_stores"] = core.stores.failing()
@@ -257,7 +265,7 @@ class EmbeddedBroker(Owner):
 
         Cancellation: safe.
         """
-        await self._running().flush(journal)
+        await self.core.flush(journal)
 
     async def refresh(self, journal: str | None = None) -> None:
         """List the stores of one or all journals now.
@@ -267,7 +275,7 @@ class EmbeddedBroker(Owner):
 
         Cancellation: safe.
         """
-        for replica in await self._running().replicas_of(journal):
+        for replica in await self.core.replicas_of(journal):
             await replica.refresh()
 
     async def pulse(self, journal: str | None = None) -> None:
@@ -278,15 +286,8 @@ class EmbeddedBroker(Owner):
 
         Cancellation: safe.
         """
-        for replica in await self._running().replicas_of(journal):
+        for replica in await self.core.replicas_of(journal):
             await replica.pulse()
-
-    def _running(self) -> BrokerCore:
-        if self._core is None:
-            raise pb.ConfigurationError(
-                "the broker isn't running: use `async with EmbeddedBroker() as broker`"
-            )
-        return self._core
 
 
 def _scheme(tls: ServerTLS | None) -> str:

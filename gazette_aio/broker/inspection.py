@@ -34,7 +34,7 @@ from gazette_aio.broker.keyspace.data_directory import (
 from gazette_aio.broker.keyspace.meta_log import MetaLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from gazette_aio.broker.keyspace.keyspace import KeySpace
@@ -93,8 +93,8 @@ class Inspection:
         Raises:
             OSError: A file can't be read.
         """
-        yield self._check_identity()
-        yield self._check_heads()
+        yield _check(IDENTITY_NAME, self._data.identity)
+        yield _check(self._heads.path.name, self._data.load_heads)
         space, finding = self._check_key_space()
         yield finding
         yield from self._check_journals(space)
@@ -107,12 +107,12 @@ class Inspection:
             StoreError: The key space's snapshot and the log before it are damaged or missing, or a
                 journal has no file that shows where it ended. All other parts are repaired.
         """
-        finding = self._check_identity()
+        finding = _check(IDENTITY_NAME, self._data.identity)
         if finding.damage:
             path = self._data.path / finding.path
             self._move([path], self._new_directory(path.parent))
             yield finding
-        finding = self._check_heads()
+        finding = _check(self._heads.path.name, self._data.load_heads)
         if finding.damage:
             self._repair_heads()
             yield finding
@@ -155,21 +155,6 @@ class Inspection:
         return sorted(
             path for path in self._data.journals.iterdir() if path.is_dir() and not path.suffix
         )
-
-    def _check_identity(self) -> Finding:
-        try:
-            self._data.identity()
-        except pb.ConfigurationError as error:
-            return Finding(IDENTITY_NAME, damage=str(error))
-        return Finding(IDENTITY_NAME)
-
-    def _check_heads(self) -> Finding:
-        path = self._heads.path.name
-        try:
-            self._data.load_heads()
-        except pb.StoreError as error:
-            return Finding(path, damage=str(error))
-        return Finding(path)
 
     def _check_key_space(self) -> tuple[KeySpace | None, Finding]:
         path = self._data.meta.name
@@ -314,6 +299,15 @@ class Inspection:
             number += 1
         self._files.make_directory(aside)
         return aside
+
+
+def _check(path: str, read: Callable[[], object]) -> Finding:
+    """Return the finding of a file, by what its reader raises."""
+    try:
+        read()
+    except (pb.ConfigurationError, pb.StoreError) as error:
+        return Finding(path, damage=str(error))
+    return Finding(path)
 
 
 def _begins(directory: Path) -> set[int]:

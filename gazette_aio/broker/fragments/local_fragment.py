@@ -71,10 +71,6 @@ class ContentFile:
         """Read up to `length` bytes at `offset` of the file, which the caller uses."""
         return self._files.pread(self._descriptor, length, offset)
 
-    def remove(self) -> None:
-        """Remove the file."""
-        self._files.unlink(self.path)
-
 
 @dataclass(frozen=True, slots=True)
 class LocalFragment:

@@ -254,7 +254,15 @@ def _read_fragment(
                     if (entry.begin, entry.journal) != (begin, journal):
                         unsound = "the log belongs elsewhere"
                     else:
-                        spool = _open_fragment(files, directory, entry)
+                        spool = Spool(
+                            files,
+                            directory,
+                            journal=journal,
+                            begin=begin,
+                            codec=entry.codec,
+                            registers=pb.LabelSet.FromString(entry.registers),
+                            previous_end=entry.previous_end,
+                        )
                         found = FoundFragment(spool, is_persisted)
                 case Commit() if found is not None:
                     if is_persisted:
@@ -345,18 +353,6 @@ def fragment_begins(directory: Path, wanted: str) -> list[int]:
             except ValueError:
                 continue
     return begins
-
-
-def _open_fragment(files: FileOps, directory: Path, entry: Begin) -> Spool:
-    return Spool(
-        files,
-        directory,
-        journal=entry.journal,
-        begin=entry.begin,
-        codec=entry.codec,
-        registers=pb.LabelSet.FromString(entry.registers),
-        previous_end=entry.previous_end,
-    )
 
 
 def _restore_commit(spool: Spool, content: int, entry: Commit) -> bool:

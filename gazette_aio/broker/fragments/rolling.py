@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import gazette_aio.protocol as pb
-
-
-class SpoolExtent(NamedTuple):
-    """The fragment in progress."""
-
-    begin: int
-    end: int
-    first_append_seconds: float
-    """Unix time of its first commit, if it has content."""
-
-
-def flush_interval_index(unix_seconds: float, interval_seconds: int) -> int:
-    """Return the number of the flush interval of a time, counted from the Unix epoch."""
-    return int(unix_seconds) // interval_seconds
+    from gazette_aio.broker.fragments.spool import Spool
 
 
 def roll_offset(
-    spool: SpoolExtent,
+    spool: Spool,
     fragment: pb.JournalSpec.Fragment,
     *,
     roll_to: int | None,
@@ -43,8 +30,9 @@ def roll_offset(
         due = True
     interval = fragment.flush_interval.seconds
     if length and interval > 0:
-        first = flush_interval_index(spool.first_append_seconds, interval)
-        due = due or first != flush_interval_index(now_seconds, interval)
+        # Flush intervals are counted from the Unix epoch.
+        first = int(spool.first_append_seconds) // interval
+        due = due or first != int(now_seconds) // interval
     if not due:
         return None
     return max(roll_to or 0, spool.end)

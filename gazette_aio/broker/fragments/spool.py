@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import gazette_aio.protocol as pb
 from gazette_aio.broker.fragments.commit_log import Begin, Commit, encode_entry
 from gazette_aio.broker.fragments.local_fragment import ContentFile, LocalFragment
-from gazette_aio.broker.fragments.rolling import SpoolExtent
 from gazette_aio.broker.host.heads import Head
 from gazette_aio.broker.host.log import RecordLog
 
@@ -80,6 +79,7 @@ class Spool:
         self.codec: int = codec
         self.registers: pb.LabelSet = registers
         self.first_append_seconds: float = 0.0
+        """Unix time of its first commit, if it has content."""
         self.previous_end = previous_end
         self._files = files
         self._directory = directory
@@ -105,11 +105,6 @@ class Spool:
             sum=pb.sum_from_digest(self.digest),
             compression_codec=pb.CompressionCodec.ValueType(self.codec),
         )
-
-    @property
-    def extent(self) -> SpoolExtent:
-        """Extent of the committed part of the fragment."""
-        return SpoolExtent(self.begin, self.end, self.first_append_seconds)
 
     @property
     def head(self) -> Head:
@@ -220,7 +215,7 @@ class Spool:
     def remove(self) -> None:
         """Remove the files of an empty fragment that isn't needed."""
         self.close()
-        self.content.remove()
+        self._files.unlink(self.content.path)
         self._files.unlink(self.log.path)
 
     def begin_append(self) -> None:

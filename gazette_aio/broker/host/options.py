@@ -30,6 +30,11 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     "float": (int, float),
     "str": str,
 }
+_CHOICES: Final = {
+    "fsync": FsyncMode,
+    "nested_journals": NestedJournals,
+    "claim_checks": ClaimChecks,
+}
 StrPath: TypeAlias = "str | os.PathLike[str] | None"
 
 
@@ -120,16 +125,12 @@ class BrokerOptions:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        if self.fsync not in get_args(FsyncMode):
-            raise pb.ConfigurationError(f"fsync must be commit, interval or off (not {self.fsync})")
-        if self.nested_journals not in get_args(NestedJournals):
-            raise pb.ConfigurationError(
-                f"nested_journals must be separate or shared (not {self.nested_journals})"
-            )
-        if self.claim_checks not in get_args(ClaimChecks):
-            raise pb.ConfigurationError(
-                f"claim_checks must be strict or gazette (not {self.claim_checks})"
-            )
+        for name, kind in _CHOICES.items():
+            *others, last = get_args(kind)
+            if (value := getattr(self, name)) not in (*others, last):
+                raise pb.ConfigurationError(
+                    f"{name} must be {', '.join(others)} or {last} (not {value})"
+                )
         if self.auth_keys and self.auth_keys_file is not None:
             raise pb.ConfigurationError("auth_keys and auth_keys_file can't both be given")
         if self.max_replication < 1:

@@ -222,7 +222,7 @@ class Replica:
                 return  # An append would be refused.
             rolls = self.head.roll_pending or spool.begin == cover.begin
             offset = roll_offset(
-                spool.extent,
+                spool,
                 spec.fragment,
                 roll_to=spool.end if rolls else None,
                 now_seconds=self._runtime.clock(),

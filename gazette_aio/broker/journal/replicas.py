@@ -280,7 +280,7 @@ class Replicas:
             if not self._interval_armed:
                 self._interval_armed = True
                 self._runtime.scheduler.after(
-                    self._runtime.options.sync_interval, "sync journals", self._sync_interval
+                    self._runtime.options.sync_interval, "sync journals", self.sync_acknowledged
                 )
 
     async def flush_all(self) -> None:
@@ -323,14 +323,11 @@ class Replicas:
         if failure is not None:
             raise failure
 
-    async def sync_rest(self) -> None:
-        """Make acknowledged content durable at the end of the broker.
+    async def sync_acknowledged(self) -> None:
+        """Make content durable that was acknowledged before, of all journals.
 
         Cancellation: safe.
         """
-        await self._sync_interval()
-
-    async def _sync_interval(self) -> None:
         self._interval_armed = False
         async with self._interval_lock:  # Who ends the broker waits for a round in progress.
             for replica in list(self._unsynced):
@@ -357,7 +354,7 @@ class Replicas:
 
         Cancellation: safe — all replicas are ended.
         """
-        await self._sync_interval()
+        await self.sync_acknowledged()
         for replica in list(self._replicas.values()):
             self._drop(replica)
         for task in list(self._opening.values()):

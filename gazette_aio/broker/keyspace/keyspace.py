@@ -122,12 +122,6 @@ class KeySpace:
         step = 1 if puts or deletes else 0
         return KeySpaceTransaction(self.revision + step, tuple(puts), tuple(deletes))
 
-    def decide_spec(self, item: JournalItem, spec: pb.JournalSpec) -> KeySpaceTransaction | None:
-        """Return the transaction that replaces the spec of `item`; None if the spec has changed."""
-        if self._items.get(item.name) is not item:
-            return None
-        return KeySpaceTransaction(self.revision + 1, (spec,))
-
     def commit(self, transaction: KeySpaceTransaction) -> None:
         """Adopt a transaction that was decided at the present revision."""
         for spec in transaction.puts:

@@ -93,14 +93,15 @@ class KeySpaceStore:
         Cancellation: safe — the suspension may have been written.
         """
         async with self._lock:
+            if self.space.get(item.name) is not item:
+                return
             spec = pb.JournalSpec()
             spec.CopyFrom(item.spec)
             spec.suspend.Clear()
             spec.suspend.SetInParent()
             spec.suspend.level = level
             spec.suspend.offset = offset
-            if (transaction := self.space.decide_spec(item, spec)) is not None:
-                await finish(self._commit(transaction))
+            await finish(self._commit(KeySpaceTransaction(self.space.revision + 1, (spec,))))
 
     async def wait_for(self, revision: int, until: Deadline | None = None) -> bool:
         """Wait until the key space has reached a revision.

@@ -49,6 +49,8 @@ _logger = logging.getLogger(__name__)
 _DRAIN_SECONDS = 1.0
 """Time for which the rest of a failed append is received."""
 
+_UNDERFLOW = "client stream didn't sustain the minimum append data rate"
+
 AppendMessage = pb.AppendRequest | bytes | memoryview
 """A message of a stream, or the content of a message without other fields."""
 
@@ -278,7 +280,7 @@ class _Append:
         options = core.options
         spec = replica.item.spec
         offset = roll_offset(
-            head.spool.extent,
+            head.spool,
             spec.fragment,
             roll_to=decision.roll_to,
             now_seconds=core.clock(),
@@ -350,7 +352,7 @@ class _Append:
             message = await receive.next(until)
         except TimeoutError:
             self._check_token()
-            raise self._machine.underflow() from None
+            raise AppendStreamError(f"append stream: {_UNDERFLOW}") from None
         if self._until is not None:
             self._check_token()
         if message is None:

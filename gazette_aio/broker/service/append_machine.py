@@ -5,31 +5,18 @@
                           +--empty message--> committing --end of stream--> done
 
 A stream commits only if its empty message is followed by its end. Anything else, in particular an
-end without an empty message, rolls the append back. After an error, the machine stays in error.
+end without an empty message, rolls the append back.
 """
 
 from __future__ import annotations
-
-import enum
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.varint import decode_varint
 from gazette_aio.serving.calls import parse_request
 
-UNDERFLOW_TEXT = "client stream didn't sustain the minimum append data rate"
-
 
 class AppendStreamError(Exception):
     """The client broke the rules of the stream. The text is for the client."""
-
-
-class AppendState(enum.Enum):
-    """State of an append stream."""
-
-    STREAMING = enum.auto()
-    COMMITTING = enum.auto()
-    DONE = enum.auto()
-    FAILED = enum.auto()
 
 
 class AppendMachine:
@@ -39,13 +26,13 @@ class AppendMachine:
         request: First message, which is valid.
     """
 
-    __slots__ = ("content_bytes", "request", "state")
+    __slots__ = ("_is_committing", "_request", "content_bytes")
 
     def __init__(self, request: pb.AppendRequest) -> None:
-        self.state: AppendState = AppendState.STREAMING
-        self.request: pb.AppendRequest = request
         self.content_bytes: int = 0
         """Content received so far."""
+        self._request = request
+        self._is_committing = False
 
     def receive_content(self, length: int) -> None:
         """Process a message with only content, of `length` bytes; zero announces the commit.
@@ -53,25 +40,23 @@ class AppendMachine:
         Raises:
             AppendStreamError: The message follows the empty message.
         """
-        if self.state is not AppendState.STREAMING:
-            raise self._fail("append stream: expected EOF after empty Content chunk")
-        if length:
-            self.content_bytes += length
-        else:
-            self.state = AppendState.COMMITTING
+        if self._is_committing:
+            raise AppendStreamError("append stream: expected EOF after empty Content chunk")
+        self.content_bytes += length
+        self._is_committing = not length
 
     def receive(self, request: pb.AppendRequest) -> bytes:
         """Process a further message; return its content, which is empty if it announces the commit.
 
         Raises:
-            AppendStreamError: The message isn't allowed in this state.
+            AppendStreamError: The message isn't allowed here.
         """
         try:
             pb.validate(request)
         except pb.ValidationError as error:
-            raise self._fail(f"append stream: {error}") from None
+            raise AppendStreamError(f"append stream: {error}") from None
         if request.journal:
-            raise self._fail("append stream: expected Content chunk")
+            raise AppendStreamError("append stream: expected Content chunk")
         content = request.content
         self.receive_content(len(content))
         return content
@@ -82,21 +67,15 @@ class AppendMachine:
         Raises:
             AppendStreamError: The append must be rolled back instead.
         """
-        if self.state is not AppendState.COMMITTING:
-            raise self._fail("append stream: unexpected EOF")
+        request = self._request
+        if not self._is_committing:
+            raise AppendStreamError("append stream: unexpected EOF")
         if not self.content_bytes and (
-            self.request.HasField("union_registers") or self.request.HasField("subtract_registers")
+            request.HasField("union_registers") or request.HasField("subtract_registers")
         ):
-            raise self._fail("append stream: register modification requires non-empty Append")
-        self.state = AppendState.DONE
-
-    def underflow(self) -> AppendStreamError:
-        """Return the error of a client that sends too slowly."""
-        return self._fail(f"append stream: {UNDERFLOW_TEXT}")
-
-    def _fail(self, text: str) -> AppendStreamError:
-        self.state = AppendState.FAILED
-        return AppendStreamError(text)
+            raise AppendStreamError(
+                "append stream: register modification requires non-empty Append"
+            )
 
 
 def parse_message(message: bytes) -> pb.AppendRequest | bytes | memoryview:

@@ -144,23 +144,11 @@ def _validate_apply_request(request: pc.ApplyRequest) -> None:
 
 
 def _validate_apply_change(change: pc.ApplyRequest.Change) -> None:
-    revision = change.expect_mod_revision
-    if change.HasField("upsert"):
+    specs.validate_change(change, validate_shard_spec, validate_shard_id)
+    if change.HasField("primary_hints"):
         if change.delete:
-            raise ValidationError("both Upsert and Delete are set (expected exactly one)")
-        within("Upsert", validate_shard_spec, change.upsert)
-        if revision < -1:
-            raise ValidationError(f"invalid ExpectModRevision ({revision}; expected >= 0 or -1)")
-        if change.HasField("primary_hints"):
-            within("PrimaryHints", validate_hints, change.primary_hints)
-    elif change.delete:
-        within("Delete", validate_shard_id, change.delete)
-        if revision < -1 or revision == 0:
-            raise ValidationError(f"invalid ExpectModRevision ({revision}; expected > 0 or -1)")
-        if change.HasField("primary_hints"):
             raise ValidationError("hints may be set only with an upsert, not a delete")
-    else:
-        raise ValidationError("neither Upsert nor Delete are set (expected exactly one)")
+        within("PrimaryHints", validate_hints, change.primary_hints)
 
 
 def _validate_get_hints_request(request: pc.GetHintsRequest) -> None:

@@ -36,6 +36,16 @@ if TYPE_CHECKING:
     from gazette_aio.protocol.validation.specs import CheckPart
 
 _SUSPENDS: Final = frozenset(pb.AppendRequest.Suspend.values())
+# Wire: the order decides which field an error names.
+_OF_FIRST_MESSAGE: Final = {
+    "header": "Header",
+    "do_not_proxy": "DoNotProxy",
+    "offset": "Offset",
+    "check_registers": "CheckRegisters",
+    "union_registers": "UnionRegisters",
+    "subtract_registers": "SubtractRegisters",
+}
+"""Fields that no further message of an append may have."""
 MAX_PAGE_LIMIT: Final = 10_000
 """Greatest page limit of a listing of fragments."""
 
@@ -107,19 +117,10 @@ def _validate_append_request(request: pb.AppendRequest) -> None:
 
 
 def _validate_append_chunk(request: pb.AppendRequest) -> None:
-    # Wire: the order of these checks decides which field the error names.
-    if request.HasField("header"):
-        raise ValidationError("unexpected Header")
-    if request.do_not_proxy:
-        raise ValidationError("unexpected DoNotProxy")
-    if request.offset:
-        raise ValidationError("unexpected Offset")
-    if request.HasField("check_registers"):
-        raise ValidationError("unexpected CheckRegisters")
-    if request.HasField("union_registers"):
-        raise ValidationError("unexpected UnionRegisters")
-    if request.HasField("subtract_registers"):
-        raise ValidationError("unexpected SubtractRegisters")
+    present = {field.name for field, _ in request.ListFields()}
+    for name, shown in _OF_FIRST_MESSAGE.items():
+        if name in present:
+            raise ValidationError(f"unexpected {shown}")
     if request.suspend:
         suspend = enum_name(pb.AppendRequest.Suspend, request.suspend)
         raise ValidationError(f"unexpected Suspend ({suspend}; expected SUSPEND_RESUMED)")
@@ -179,19 +180,7 @@ def _validate_apply_request(request: pb.ApplyRequest) -> None:
 
 
 def _validate_apply_change(change: pb.ApplyRequest.Change) -> None:
-    revision = change.expect_mod_revision
-    if change.HasField("upsert"):
-        if change.delete:
-            raise ValidationError("both Upsert and Delete are set (expected exactly one)")
-        within("Upsert", specs.validate_journal_spec, change.upsert)
-        if revision < -1:
-            raise ValidationError(f"invalid ExpectModRevision ({revision}; expected >= 0 or -1)")
-    elif change.delete:
-        within("Delete", validate_journal, change.delete)
-        if revision < -1 or revision == 0:
-            raise ValidationError(f"invalid ExpectModRevision ({revision}; expected > 0 or -1)")
-    else:
-        raise ValidationError("neither Upsert nor Delete are set (expected exactly one)")
+    specs.validate_change(change, specs.validate_journal_spec, validate_journal)
 
 
 def _validate_fragments_request(request: pb.FragmentsRequest) -> None:

@@ -32,7 +32,7 @@ from gazette_aio.protocol.well_known import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from google.protobuf.duration_pb2 import Duration
 
@@ -290,6 +290,29 @@ def validate_route(route: pb.Route, *, strict: bool = True) -> None:
 
 def _process_id_text(process_id: pb.ProcessSpec.ID) -> str:
     return f"{{Zone:{process_id.zone} Suffix:{process_id.suffix}}}"
+
+
+def validate_change(
+    change: Any, check_spec: Callable[[Any], None], check_name: Callable[[str], None]
+) -> None:
+    """Check a change of a journal or a shard, by the checks of its spec and of its name.
+
+    Raises:
+        ValidationError: The change isn't valid.
+    """
+    revision = change.expect_mod_revision
+    if change.HasField("upsert"):
+        if change.delete:
+            raise ValidationError("both Upsert and Delete are set (expected exactly one)")
+        within("Upsert", check_spec, change.upsert)
+        if revision < -1:
+            raise ValidationError(f"invalid ExpectModRevision ({revision}; expected >= 0 or -1)")
+    elif change.delete:
+        within("Delete", check_name, change.delete)
+        if revision < -1 or revision == 0:
+            raise ValidationError(f"invalid ExpectModRevision ({revision}; expected > 0 or -1)")
+    else:
+        raise ValidationError("neither Upsert nor Delete are set (expected exactly one)")
 
 
 def validate_status(response: Any) -> None:

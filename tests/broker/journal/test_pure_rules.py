@@ -1,15 +1,18 @@
-"""Registers, rolls, transactions, and what messages of an append stream mean."""
+"""Registers, rolls, and content of the messages of an append stream."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.fragments.rolling import SpoolExtent, roll_offset
+from gazette_aio.broker.fragments.rolling import roll_offset
+from gazette_aio.broker.fragments.spool import Spool
+from gazette_aio.broker.host.files import FileOps
 from gazette_aio.broker.journal.registers import (
     MAX_REGISTERS_BYTES,
     RegistersTooLongError,
@@ -17,11 +20,7 @@ from gazette_aio.broker.journal.registers import (
     registers_match,
     update_registers,
 )
-from gazette_aio.broker.keyspace.keyspace import KeySpace, TransactionError
 from gazette_aio.broker.service.append_machine import (
-    AppendMachine,
-    AppendState,
-    AppendStreamError,
     content_of,
 )
 from tests.broker.caller import journal_spec
@@ -38,26 +37,6 @@ def updated(
 ) -> pb.LabelSet:
     request = pb.AppendRequest(union_registers=union, subtract_registers=subtract)
     return update_registers(registers, request)
-
-
-def test_register_sequence() -> None:
-    registers = pb.LabelSet()
-    assert registers_match(registers, pb.parse_label_selector("AA=never"))
-    union = pb.label_set("AA", "11", "BB", "22")
-    registers = updated(registers, union=union)
-    assert registers_match(registers, pb.parse_label_selector("AA in (11), BB"))
-    registers = updated(
-        registers,
-        union=pb.label_set("CC", "33"),
-        subtract=pb.label_set("AA", "11", "BB", "XYZ"),
-    )
-    assert registers == pb.label_set("BB", "22", "CC", "33")
-    assert registers_match(registers, pb.parse_label_selector("!AA, CC"))
-    registers = updated(
-        registers, union=pb.label_set("AA", "44"), subtract=pb.label_set("CC", "33")
-    )
-    assert registers == pb.label_set("AA", "44", "BB", "22")
-    assert not registers_match(registers, pb.parse_label_selector("AA=55"))
 
 
 def _long_labels(prefix: str, length: int) -> pb.LabelSet:
@@ -114,25 +93,32 @@ def test_many_registers_take_linear_time() -> None:
 
 # Rolls
 
+
+def spool_of(begin: int, end: int, first_append_seconds: float) -> Spool:
+    spool = Spool(FileOps(), Path(), journal="a/b", begin=begin, codec=1, registers=pb.LabelSet())
+    spool.end, spool.first_append_seconds = end, first_append_seconds
+    return spool
+
+
 _MINUTES_30 = {"seconds": 1800}
 
 
 @pytest.mark.parametrize(
     ("spool", "length", "flush", "roll_to", "now", "expected"),
     [
-        (SpoolExtent(0, 100, 10), 200, None, None, 20, None),
-        (SpoolExtent(1, 200, 10), 100, None, None, 20, 200),
-        (SpoolExtent(0, 100, 10), 100, None, None, 20, None),
-        (SpoolExtent(5, 5, 0), 100, None, None, 20, 5),
-        (SpoolExtent(0, 100, 1799), 200, _MINUTES_30, None, 1799.9, None),
-        (SpoolExtent(0, 100, 1799), 200, _MINUTES_30, None, 1800, 100),
-        (SpoolExtent(10, 20, 10), 200, None, 20, 20, 20),
-        (SpoolExtent(20, 30, 10), 200, None, 20, 20, None),
-        (SpoolExtent(0, 10, 10), 200, None, 500, 20, 500),
+        ((0, 100, 10), 200, None, None, 20, None),
+        ((1, 200, 10), 100, None, None, 20, 200),
+        ((0, 100, 10), 100, None, None, 20, None),
+        ((5, 5, 0), 100, None, None, 20, 5),
+        ((0, 100, 1799), 200, _MINUTES_30, None, 1799.9, None),
+        ((0, 100, 1799), 200, _MINUTES_30, None, 1800, 100),
+        ((10, 20, 10), 200, None, 20, 20, 20),
+        ((20, 30, 10), 200, None, 20, 20, None),
+        ((0, 10, 10), 200, None, 500, 20, 500),
     ],
 )
 def test_roll_offset(
-    spool: SpoolExtent,
+    spool: tuple[int, int, float],
     length: int,
     flush: dict[str, int] | None,
     roll_to: int | None,
@@ -140,77 +126,10 @@ def test_roll_offset(
     expected: int | None,
 ) -> None:
     fragment = journal_spec(length=length, flush_interval=flush).fragment
-    assert roll_offset(spool, fragment, roll_to=roll_to, now_seconds=now) == expected
-
-
-# Transactions
-
-Change = pb.ApplyRequest.Change
-
-
-def _apply(space: KeySpace, *changes: pb.ApplyRequest.Change) -> bool:
-    transaction = space.decide(changes)
-    if transaction is None:
-        return False
-    space.commit(transaction)
-    return True
-
-
-def test_transactions_apply_in_whole_or_not_at_all() -> None:
-    space = KeySpace()
-    spec_a, spec_b = journal_spec("test/a"), journal_spec("test/b")
-    assert _apply(space, Change(upsert=spec_a), Change(upsert=spec_b))
-    item = space.get("test/a")
-    assert item is not None
-    created = item.create_revision
-    assert space.revision == created == item.mod_revision
-    assert not _apply(space, Change(upsert=spec_a))
-    assert not _apply(
-        space,
-        Change(delete="test/b", expect_mod_revision=created),
-        Change(upsert=spec_a, expect_mod_revision=created - 1),
-    )
-    assert [found.name for found in space] == ["test/a", "test/b"]
-    assert _apply(space, Change(upsert=spec_a, expect_mod_revision=created))
-    item = space.get("test/a")
-    assert item is not None
-    assert (item.create_revision, item.mod_revision) == (created, created + 1)
-    assert _apply(space, Change(delete="test/a", expect_mod_revision=-1))
-    assert _apply(space, Change(delete="test/a", expect_mod_revision=-1))
-    assert space.revision == created + 2, "what changes nothing isn't a revision"
-    assert [found.name for found in space.prefixed("test/")] == ["test/b"]
-
-
-def test_malformed_transactions() -> None:
-    space = KeySpace()
-    change = Change(upsert=journal_spec("test/a"))
-    with pytest.raises(TransactionError, match="duplicate key given in txn request"):
-        space.decide([change, change])
-    changes = [Change(upsert=journal_spec(f"test/{n}")) for n in range(129)]
-    with pytest.raises(TransactionError, match="too many operations in txn request"):
-        space.decide(changes)
-    assert space.decide(changes[:128]) is not None
+    assert roll_offset(spool_of(*spool), fragment, roll_to=roll_to, now_seconds=now) == expected
 
 
 # Append streams
-
-
-def test_a_stream_commits_after_its_empty_message_only() -> None:
-    machine = AppendMachine(pb.AppendRequest(journal="test/journal"))
-    machine.receive_content(3)
-    assert machine.receive(pb.AppendRequest(content=b"bar")) == b"bar"
-    assert machine.receive(pb.AppendRequest()) == b""
-    machine.end()
-    assert (machine.state, machine.content_bytes) == (AppendState.DONE, 6)
-
-
-def test_errors_last() -> None:
-    machine = AppendMachine(pb.AppendRequest(journal="test/journal"))
-    with pytest.raises(AppendStreamError, match="unexpected EOF"):
-        machine.end()
-    assert machine.state is AppendState.FAILED
-    with pytest.raises(AppendStreamError):
-        machine.receive_content(1)
 
 
 @given(
