@@ -397,7 +397,9 @@ async def test_an_append_may_stream_while_the_one_before_it_is_synced(tmp_path: 
             assert await caller.read() == b"ab"
             release.set()
             responses = await asyncio.gather(*appends)
-            assert [r.commit.begin for r in responses] == [2, *range(3, 8)]
+            # Race: which of the five comes next is up to their RPCs.
+            begins = [response.commit.begin for response in responses]
+            assert (begins[0], sorted(begins[1:])) == (2, [3, 4, 5, 6, 7])
             assert await caller.read() == b"abcddddd"
             blocking = False
 
