@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,10 +13,13 @@ import grpc.aio
 from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.rpc.errors import FirstStatus
 from tests.waiting import eventually
 
 __all__ = ["Caller", "calling", "eventually", "journal_spec"]
 
+WRITE_FAILURES = (asyncio.InvalidStateError, grpc.aio.InternalError, grpc.aio.AioRpcError)
+"""Errors of a write to a call that has ended, or does so."""
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -36,6 +39,24 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
+class AppendCall:
+    """A call of Append that tells the status with which it ended first, also amid a write."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._status = FirstStatus(call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def __await__(self) -> Generator[Any, None, pb.AppendResponse]:
+        try:
+            response: pb.AppendResponse = yield from self._call.__await__()
+        except grpc.aio.AioRpcError as error:
+            raise self._status.unmasked(error) from None
+        return response
+
+
 class Caller:
     """Calls a broker over one channel."""
 
@@ -50,7 +71,12 @@ class Caller:
         self.list_call = stub("unary_stream", "List", pb.ListResponse)
         self.apply_call = stub("unary_unary", "Apply", pb.ApplyResponse)
         self.read_call = stub("unary_stream", "Read", pb.ReadResponse)
-        self.append_call = stub("stream_unary", "Append", pb.AppendResponse)
+        append_call = stub("stream_unary", "Append", pb.AppendResponse)
+
+        def unmasked(*requests: Any, **options: Any) -> Any:
+            return AppendCall(append_call(*requests, **options))
+
+        self.append_call: Any = unmasked
         self.fragments_call = stub("unary_unary", "ListFragments", pb.FragmentsResponse)
         self.health_call = stub(
             "unary_unary", "FragmentStoreHealth", pb.FragmentStoreHealthResponse
@@ -70,28 +96,16 @@ class Caller:
     async def append(
         self, content: bytes = b"", journal: str = "test/journal", **fields: Any
     ) -> pb.AppendResponse:
-        request = pb.AppendRequest(journal=journal, **fields)
-        for _ in range(20):
-            try:
-                return await self.append_once(request, content)
-            except grpc.aio.AioRpcError as error:
-                # A write which fails because the broker has answered already hides the answer from
-                # the client of grpc.aio. Only what's refused is answered early: it's repeated.
-                if error.code() is not grpc.StatusCode.INTERNAL:
-                    raise
-        raise AssertionError("no answer was seen")
-
-    async def append_once(self, request: pb.AppendRequest, content: bytes) -> pb.AppendResponse:
-        """Append without repeating what the client of grpc.aio didn't see the answer of."""
         call = self.append_call()
         # Race: a call which is answered already takes no more, and the answer tells why.
-        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):
-            await call.write(request)
+        with contextlib.suppress(*WRITE_FAILURES):
+            await call.write(pb.AppendRequest(journal=journal, **fields))
             for start in range(0, len(content), 1 << 18):
                 await call.write(pb.AppendRequest(content=content[start : start + (1 << 18)]))
             await call.write(pb.AppendRequest())
             await call.done_writing()
-        return await call
+        response: pb.AppendResponse = await call
+        return response
 
     async def commit(self, content: bytes, journal: str = "test/journal", **fields: Any) -> int:
         """Append and return the begin offset, asserting that it was committed."""

@@ -19,6 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 
 import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
+from gazette_aio.client.rpc.errors import FirstStatus
 from tests.broker.caller import Caller, calling, eventually, journal_spec
 
 KEY = "c2VjcmV0LWtleQ=="
@@ -514,12 +515,14 @@ async def _answers(doors: Doors, web: httpx.AsyncClient, name: str) -> dict[str,
     answers: dict[str, str] = {}
 
     async def note(door: str, call: Any) -> None:
+        status = FirstStatus(call)
         try:
             if hasattr(call, "__aiter__") and not hasattr(call, "__await__"):
                 answer = str([str(response) async for response in call])
             else:
                 answer = str(await call)
         except grpc.aio.AioRpcError as error:
+            error = status.unmasked(error)
             answer = f"{error.code()} {error.details()}"
         answers[door] = answer.replace(name, "NAME")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import os
 from collections.abc import Coroutine
@@ -20,7 +19,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.host.clock import ManualClock
 from gazette_aio.broker.host.options import FsyncMode
-from tests.broker.caller import Caller, calling
+from tests.broker.caller import WRITE_FAILURES, Caller, calling
 from tests.broker.model.changes import (
     LOCAL,
     STORED,
@@ -431,28 +430,14 @@ class Driver:
         return request
 
     async def _send(self, messages: list[pb.AppendRequest]) -> pb.AppendResponse:
-        for patience in range(20):
-            call = self.caller.append_call()
-            answered = asyncio.Event()
-            call.add_done_callback(functools.partial(_set, answered))
-            try:
-                with contextlib.suppress(asyncio.InvalidStateError):  # It's answered already.
-                    for message in messages:
-                        await call.write(message)
-                        if patience and await _is_set(answered, patience * 0.02):
-                            break
-                    else:
-                        await call.done_writing()
-                response: pb.AppendResponse = await call
-                return response
-            # The broker has answered before it had seen all, and a client which writes at that
-            # moment doesn't get to know what. Whatever is refused so early is refused again.
-            except grpc.aio.InternalError:
-                continue
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.INTERNAL:
-                    raise
-        raise AssertionError("no answer was seen")
+        call = self.caller.append_call()
+        # Race: a call which is answered already takes no more, and the answer tells why.
+        with contextlib.suppress(*WRITE_FAILURES):
+            for message in messages:
+                await call.write(message)
+            await call.done_writing()
+        response: pb.AppendResponse = await call
+        return response
 
     # What's compared
 
@@ -556,16 +541,6 @@ def _compare_fragments(name: str, found: list[pb.Fragment], expected: list[Fragm
         assert fragment.compression_codec == model.codec
         assert fragment.backing_store == ("file:///" if model.stored else "")
         assert fragment.mod_time == model.mod_time
-
-
-def _set(event: asyncio.Event, _call: object) -> None:
-    event.set()
-
-
-async def _is_set(event: asyncio.Event, seconds: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
-    return event.is_set()
 
 
 async def _drain(call: Any) -> list[pb.ReadResponse]:
