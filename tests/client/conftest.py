@@ -8,6 +8,7 @@ import pytest
 from gazette_aio.client import JournalClient, RetryPolicy, connect
 from gazette_aio.protocol import GazetteError
 from gazette_aio.testing.leaks import no_leaks
+from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker
 from tests.client.rpc.cluster import Cluster
 
@@ -40,8 +41,11 @@ def instant() -> RetryPolicy:
 
 @pytest.fixture
 async def broker() -> AsyncIterator[StubBroker]:
-    async with StubBroker() as broker:
-        yield broker
+    broker = StubBroker()
+    # Race: nobody else gets the port, while tests stop the broker and start it again.
+    await broker.start(f"127.0.0.1:{free_port()}")
+    yield broker
+    await broker.aclose()
 
 
 @pytest.fixture

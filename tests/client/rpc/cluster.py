@@ -11,6 +11,7 @@ import grpc
 
 import gazette_aio.protocol as pb
 from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker, StubError
 from tests.client.support import JOURNAL, committed, content, fragment, metadata, refusal, refused
 from tests.waiting import eventually
@@ -37,9 +38,10 @@ class Cluster:
         self.content = b""
         self.on_read: Any = None
 
-    async def add(self, name: str, zone: str = "local", address: str = "127.0.0.1:0") -> None:
+    async def add(self, name: str, zone: str = "local", address: str = "") -> None:
         broker = StubBroker()
-        await broker.start(address)
+        # Race: nobody else gets the port, while tests stop the broker and start it again.
+        await broker.start(address or f"127.0.0.1:{free_port()}")
         self.brokers[name], self.zones[name] = broker, zone
 
         async def append(requests: AsyncIterator[pb.AppendRequest]) -> pb.AppendResponse:
