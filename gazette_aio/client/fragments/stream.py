@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.task import start_task
@@ -24,6 +24,9 @@ _logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
 """Time for streams to end when they're closed. Only a file system that hangs takes longer."""
+
+_RUN_SLICES: Final = 8
+"""Most slices that a thread reads at a time, so that readers share the threads."""
 
 
 class FragmentStream(ReadAhead[bytes]):
@@ -58,6 +61,7 @@ class FragmentStream(ReadAhead[bytes]):
         self._body = body
         self._resources = resources
         self._progress_timeout = progress_timeout
+        self._arrived = 0
         self._producing = False
         self._given_up = False
         self._task = start_task(self._run(), f"gazette fragment {journal}")
@@ -143,8 +147,8 @@ class FragmentStream(ReadAhead[bytes]):
     async def _produce(self) -> None:
         body, content = self._body, self._content
         if isinstance(body, FileBody):
-            while piece := await in_thread(self._read_file, body):
-                await self._deliver(piece)
+            while await in_thread(self._read_file, body):
+                await self._until_room()
             return
         async for data in self._raw_bytes(body):
             await self._deliver(await self._step(data))
@@ -152,21 +156,37 @@ class FragmentStream(ReadAhead[bytes]):
                 await self._deliver(await self._step(b""))
         await self._deliver(content.end())
 
-    def _read_file(self, body: FileBody) -> bytes:
-        """Return the next content of a file, or nothing at the end. Runs in a worker thread."""
-        piece = b""
-        while not (piece or self._closing or self._content.has_ended):
-            piece = self._content.read_from(body.read_blocking)
-        return piece
+    def _read_file(self, body: FileBody) -> bool:
+        """Deliver slices of a file while there is room, and return whether more may come.
+
+        Runs in a worker thread, which readers share.
+        """
+        content, sent = self._content, self._arrived
+        for _ in range(_RUN_SLICES):
+            piece = b""
+            while not (piece or self._closing or content.has_ended):
+                piece = content.read_from(body.read_blocking)
+            if not piece:
+                return False
+            sent += len(piece)
+            self._loop.call_soon_threadsafe(self._arrive, piece)
+            # Race: a slice that arrives meanwhile may count twice, which ends the run early.
+            if sent - self._arrived + self.waiting_bytes > SLICE_BYTES:
+                break
+        return True
+
+    def _arrive(self, piece: bytes) -> None:
+        if piece and not self._closing:
+            self._put(piece, len(piece))
+        self._arrived += len(piece)
 
     async def _step(self, data: bytes) -> bytes:
         content = self._content
         return content.step(data) if content.is_plain else await in_thread(content.step, data)
 
     async def _deliver(self, piece: bytes) -> None:
-        if piece:
-            self._put(piece, len(piece))
-            await self._until_room()
+        self._arrive(piece)
+        await self._until_room()
 
     async def _raw_bytes(self, body: FragmentBody) -> AsyncGenerator[bytes]:
         """Yield the bytes of a body, as many at a time as a step takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import threading
@@ -11,7 +12,13 @@ from pathlib import Path
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import FragmentSource, connect, install_file_transport, open_fragment_url
+from gazette_aio.client import (
+    FragmentSource,
+    connect,
+    install_file_transport,
+    open_fragment,
+    open_fragment_url,
+)
 from gazette_aio.client.fragments import stream as fragment_stream
 from gazette_aio.client.fragments.file_transport import FileBody, FileTransport
 from gazette_aio.client.fragments.stream import FragmentStream
@@ -24,7 +31,7 @@ from tests.client.fragments.fragment_support import (
     read_until_error,
     stored,
 )
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 CODEC = pb.CompressionCodec
 TEXT = b"XXXXXhello, world!!!"
@@ -250,6 +257,28 @@ async def test_relative_roots(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with transport:
         url = "file:///a/journal/f"
         assert await read_all(await open_fragment_url(fragment_of(TEXT), 100, url)) == TEXT
+
+
+async def test_a_slice_does_not_wait_for_the_next_and_two_at_most_are_ahead() -> None:
+    content = bytes(10 << 20)
+    go_on, reads = threading.Event(), 0
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            nonlocal reads
+            reads += 1
+            assert reads == 1 or go_on.wait(60)
+            return super().read(size)
+
+    async with await open_fragment(Slow(content), fragment_of(content)) as reader:
+        try:
+            assert len(await reader.read()) == 1 << 20
+        finally:
+            go_on.set()
+        await eventually(lambda: reader.waiting_bytes == 2 << 20)
+        await turns(10)
+        assert (reads, reader.waiting_bytes) == (3, 2 << 20)
+        assert len(await read_all(reader)) == 9 << 20
 
 
 async def test_the_transport_alone(root: Path) -> None:
