@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.client.rpc import dispatch
 from gazette_aio.protocol import GazetteError
 from gazette_aio.testing.leaks import no_leaks
 from gazette_aio.testing.ports import free_port
@@ -21,6 +22,12 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     for name in tuple(os.environ):
         if name.startswith("BROKER_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log no wait for a connection, for which a busy machine takes a while."""
+    monkeypatch.setattr(dispatch, "_SHORT_WAIT", 60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ def in_child(main, threads=1):
     if child:
         assert os.waitpid(child, 0)[1] == 0
         return
-    signal.alarm(10)
+    signal.alarm(60)
     asyncio._set_running_loop(None)  # Private: asyncio has no other way out of a loop in a fork.
     try:
         print("child", asyncio.run(main()), flush=True)

@@ -24,6 +24,7 @@ from gazette_aio.client import (
     get_journal,
     iter_journals,
 )
+from gazette_aio.client.rpc import dispatch
 from gazette_aio.testing.fault_proxy import FaultProxy
 from gazette_aio.testing.ports import free_port
 from gazette_aio.testing.stub_broker import StubBroker, StubError
@@ -280,7 +281,6 @@ async def test_a_blocking_read_of_a_silent_broker_ends(
     async with FaultProxy(broker.endpoint) as proxy:
         async with connect(proxy.endpoint, cache_size=0) as client:
             await client.list()
-            caplog.clear()  # A busy machine may take a while to connect.
             proxy.stall()
             async with client.read(JOURNAL, block=True, timeout=1) as reader:
                 async with asyncio.timeout(15):  # Pings of the connection fail later.
@@ -389,7 +389,10 @@ async def test_waits_of_a_read_are_logged_once(
     assert end.startswith(f"read of journal {JOURNAL} at {broker.endpoint} succeeds again")
 
 
-async def test_a_wait_for_the_broker_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wait_for_the_broker_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_SHORT_WAIT", SHORT)
     endpoint = f"http://127.0.0.1:{free_port()}"
     async with connect(endpoint) as client:
         listings = [asyncio.create_task(client.list()) for _ in range(3)]
@@ -402,7 +405,6 @@ async def test_a_wait_for_the_broker_is_logged_once(caplog: pytest.LogCaptureFix
     await again.aclose()
     begin, end = warnings_of(caplog)
     assert begin.startswith(f"waiting for a broker at {endpoint}: ")
-    assert "Connection refused" in begin
     assert end.startswith(f"the broker at {endpoint} answers after ")
 
 

@@ -136,8 +136,6 @@ async def test_the_end_of_a_stream_is_no_error(
         for revision in range(10, 15):
             watches.send(listing(f"a/journal-{revision}", revision=revision), None)
             assert names(await anext(updates)) == [f"a/journal-{revision}"]
-            if revision == 10:
-                caplog.clear()  # A busy machine may take a while to connect.
         await eventually(lambda: len(watches.requests) == 6)
         assert watched.last_error is None
     assert errors == []
