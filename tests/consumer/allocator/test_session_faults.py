@@ -65,8 +65,8 @@ async def holders(store):
 
 @pytest.mark.slow
 async def test_a_silent_etcd_takes_the_lease(own_etcd):
-    async with no_leaks(), client(own_etcd.endpoint, timeout_seconds=1) as store:
-        async with member(store, "aaaa", ttl_seconds=2) as session:
+    async with no_leaks(), client(own_etcd.endpoint, timeout_seconds=3) as store:
+        async with member(store, "aaaa", ttl_seconds=3) as session:
             own_etcd.pause()
             with pytest.raises(LeaseLostError, match="unable to keep member lease alive"):
                 await session.wait()

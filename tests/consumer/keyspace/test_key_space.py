@@ -87,7 +87,7 @@ async def test_load_and_watch():
 
 async def test_changes_are_gathered():
     async with EmbeddedStore() as store:
-        space = KeySpace(store, "/", decode, apply_delay_seconds=0.05)
+        space = KeySpace(store, "/", decode, apply_delay_seconds=0.5)
         await space.load()
         calls = []
         space.observers.append(calls.append)

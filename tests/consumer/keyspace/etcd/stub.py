@@ -15,8 +15,8 @@ HEADER = pb.ResponseHeader(cluster_id=1, member_id=2, revision=3, raft_term=4)
 class StubEtcd:
     """Answers calls by scripted functions, in an async context manager.
 
-    A script is a list of answers of one method: messages, or pairs of a status code and its text.
-    The last one repeats.
+    A script is a list of answers of one method: messages, pairs of a status code and its text, or
+    functions that return one of both for the call's token. The last one repeats.
     """
 
     def __init__(self, **scripts: list[Any]) -> None:
@@ -41,6 +41,8 @@ class StubEtcd:
         self.metadata.append(dict(context.invocation_metadata()))
         script = self.scripts[name]
         answer = script.pop(0) if len(script) > 1 else script[0]
+        if callable(answer):
+            answer = answer(self.metadata[-1].get("token"))
         if isinstance(answer, tuple):
             await context.abort(*answer)
         encoded: bytes = answer.SerializeToString()

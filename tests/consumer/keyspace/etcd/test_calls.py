@@ -77,9 +77,12 @@ async def test_refusals_are_not_repeated():
 async def test_repeats_end():
     async with StubEtcd(Range=[TIMED_OUT]) as stub:
         async with client(stub.endpoint, retry_seconds=1.0) as store:
-            with pytest.raises(StoreUnavailableError, match="request timed out"):
-                await store.range("/")
-            assert stub.calls.count("Range") > 1
+            calls = 0
+            while calls < 2:  # A busy machine may need all of the time for the first one.
+                stub.calls.clear()
+                with pytest.raises(StoreUnavailableError, match="request timed out"):
+                    await store.range("/")
+                calls = stub.calls.count("Range")
 
 
 async def test_old_servers_are_refused():
@@ -126,10 +129,11 @@ async def test_calls_move_to_another_endpoint(etcd):
 async def test_calls_leave_an_endpoint_that_is_silent(etcd):
     async with FaultProxy(etcd.endpoint) as proxy:
         async with client(proxy.endpoint, etcd.endpoint, timeout_seconds=0.5) as store:
-            # Whichever connected first: from now on, the proxy is.
-            await put(store)
+            # Whichever connected first: from now on, the proxy is. Unlike writes, reads are repeated
+            # on a busy machine.
+            await store.range("/")
             proxy.stall()
-            assert len((await store.range("/")).entries) == 1
+            await store.range("/")
 
 
 async def test_configured_endpoints_are_of_one_cluster():

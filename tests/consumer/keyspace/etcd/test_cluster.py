@@ -30,7 +30,7 @@ async def create(store, key):
 async def test_a_cluster_whose_members_fail_in_turn(tmp_path):
     with cluster(tmp_path) as members:
         endpoints = tuple(each.endpoint for each in members)
-        options = EtcdOptions(endpoints=endpoints, timeout_seconds=1)
+        options = EtcdOptions(endpoints=endpoints, timeout_seconds=2)
         async with no_leaks(), EtcdStore(options) as store, store.lease(60) as lease:
             seen = []
             first = (await store.range("/")).header.revision + 1

@@ -36,8 +36,9 @@ async def follow(store, prefix, revision, seen):
 
 async def test_a_pause_of_etcd(own_etcd, caplog):
     caplog.set_level(logging.INFO)
+    async with client(own_etcd.endpoint) as patient:
+        await put(patient, "/a")
     async with no_leaks(), client(own_etcd.endpoint, timeout_seconds=0.3) as store:
-        await put(store, "/a")
         own_etcd.pause()
         reading = asyncio.create_task(store.range("/"))
         with pytest.raises(StoreUnavailableError, match="Deadline Exceeded") as caught:

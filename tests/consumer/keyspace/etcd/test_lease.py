@@ -44,23 +44,22 @@ def keepers():
 
 @pytest.mark.slow
 async def test_a_lease_is_lost_while_etcd_is_silent(own_etcd):
-    async with no_leaks(), client(own_etcd.endpoint, retry_seconds=0, timeout_seconds=1) as store:
+    async with no_leaks(), client(own_etcd.endpoint) as store:
+        began = time.monotonic()
         async with store.lease(TTL) as lease:
-            await leased(store, lease)
-            began = time.monotonic()
             own_etcd.pause()
             # Etcd can't tell, so it's this process's clock which does.
             await lease.lost.wait()
-            assert time.monotonic() - began >= TTL / 2
+            assert time.monotonic() - began >= TTL
             own_etcd.resume()
     assert keepers() == []
 
 
 @pytest.mark.slow
 async def test_a_lease_outlives_a_blocked_event_loop(etcd):
-    async with client(etcd.endpoint) as store, store.lease(4) as lease:
+    async with client(etcd.endpoint) as store, store.lease(6) as lease:
         await leased(store, lease)
-        time.sleep(5.5)  # noqa: ASYNC251 - It's meant to block.
+        time.sleep(7.5)  # noqa: ASYNC251 - It's meant to block.
         await asyncio.sleep(0)
         assert not lease.lost.is_set()
         assert await is_there(store)
