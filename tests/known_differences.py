@@ -149,15 +149,12 @@ SHARD_SCENARIOS: dict[str, tuple[str, str]] = {
     "etcd_status_values": ("step 7: $.hex", "texts of failed shards are our own, as below"),
     "etcd_unassign": ("step 9: $.keys", _HINTS_ONCE),
     "auth_stat_proxied": ("step 6: $.error", "a forwarded Stat is signed with the caller's claims"),
-    "failed_no_output": (
-        "dependency failed: JOURNAL_NOT_FOUND (journal ${ns}/nowhere)' doesn't match",
-        "errors of appends also name the journal",
-    ),
     "gazctl_apply_invalid": ("step 4: $.fails", "an empty file of shards is refused"),
 }
 
 # How texts of failed shards begin in shard_scenarios.json, and patterns of what they begin with here:
-# they name the exception, and the message or journal, and no functions of Gazette's code.
+# they name the exception, and the message or journal, and no functions of Gazette's code. They may go
+# on with the journal and the remedy.
 _PLACE = r"\S+ at offset \d+( \(UUID [-0-9a-f]{36}\))?"
 SHARD_TEXTS: dict[str, str] = {
     "beginRecovery: GetHints: ": "recovery: fetching hints: HintsError: ",
@@ -173,7 +170,7 @@ SHARD_TEXTS: dict[str, str] = {
         r"source \S+: UnrecognizedContentTypeError: "
     ),
     "runTransactions: readMessage: fetching journal spec: ": (
-        "sources: ReadError: fetching journal spec: "
+        "sources: JournalNotFoundError: fetching journal spec: "
     ),
     "runTransactions: readMessage: newMessage: ": r"adapter\(\) of \S+: RuntimeError: ",
     "runTransactions: readMessage: framing.Unmarshal(offset 0): ": (

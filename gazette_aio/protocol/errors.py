@@ -190,21 +190,18 @@ class OffsetJumpError(ReadError):
     """The read skipped a hole of the journal; the reader continues at `offset`.
 
     Args:
-        text: Reason.
+        text: Reason; by default one of the journal and both offsets.
         journal: Journal being read.
         offset: Offset at which the read continues.
         requested: Requested offset.
     """
 
     def __init__(
-        self,
-        text: str = "offset jump",
-        *,
-        journal: str = "",
-        offset: int = -1,
-        requested: int = -1,
+        self, text: str = "", *, journal: str = "", offset: int = -1, requested: int = -1
     ) -> None:
         self.requested = requested
+        where = f"of {journal} from {requested} to {offset}"
+        text = text or f"offset jump {where}: the journal has no content between"
         super().__init__(text, journal=journal, offset=offset)
 
 
@@ -269,12 +266,14 @@ class DataLossError(ReadError):
 class FramingError(GazetteError):
     """Bytes of a journal can't be split or decoded as messages.
 
+    A journal that can't be read raises the error of the read instead.
+
     Args:
         text: Reason.
         journal: Journal being read, or empty.
         begin: Offset of the first affected byte.
         end: Offset after the last affected byte, at which reading can continue.
-        kind: One of `decode`, `desync`, `too_large`, `unexpected_eof`, `read`, `uuid`.
+        kind: One of `decode`, `desync`, `too_large`, `unexpected_eof`, `uuid`.
     """
 
     def __init__(
@@ -318,6 +317,8 @@ class SequencerStateError(SequencingError):
 
 class ReplayError(SequencingError):
     """The replay of an evicted transaction failed or is inconsistent.
+
+    It's `retryable` if the error of its read is.
 
     Args:
         text: What went wrong.

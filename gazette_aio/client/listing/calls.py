@@ -180,15 +180,18 @@ async def get_journal(
     selector = pb.LabelSelector(include=pb.label_set("name", encodable(strip_meta(name))))
     listing = await list_all_journals(client, selector, timeout=timeout)
     if not listing.journals:
-        error = pb.JournalNotFoundError(
-            f"named journal does not exist ({name})",
-            journal=name,
-            header=listing.header,
-            response=listing,
-        )
-        error.endpoint = client.context.dispatcher.endpoint
-        raise error
+        raise not_listed(client, name, listing)
     return listing.journals[0]
+
+
+def not_listed(
+    client: JournalClient, name: str, listing: pb.ListResponse, *, step: str = "", remedy: str = ""
+) -> pb.JournalNotFoundError:
+    """Return the error of a journal that a listing of its name lacks."""
+    detail = f"{step}named journal does not exist ({name}){remedy}"
+    error = pb.JournalNotFoundError(detail, journal=name, header=listing.header, response=listing)
+    error.endpoint = client.context.dispatcher.endpoint
+    return error
 
 
 async def apply_journals(

@@ -41,7 +41,11 @@ def framing_by_content_type(content_type: str, *, journal: str = "") -> Framing:
     """
     framing = find_framing(content_type)
     if framing is None:
-        text = f"unrecognized content-type ({content_type})"
+        where = f" of journal {journal}" if journal else ""
+        text = f"unrecognized content-type ({content_type}){where}"
+        reason = "framings are registered of" if content_type else "the label is missing; known are"
+        known = ", ".join(_framings)
+        text = f"{text}: {reason} {known}, and register_framing() adds others"
         raise UnrecognizedContentTypeError(text, journal=journal)
     return framing
 

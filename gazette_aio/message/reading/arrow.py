@@ -279,11 +279,7 @@ class ArrowBatches(Owner):
         """Return the next non-empty batch.
 
         Raises:
-            FramingError: Content of a journal can't be split, decoded or read. Iteration may
-                continue after it.
-            OffsetBeyondHeadError: A journal would be read from an offset beyond its write head.
-            ReplayError: Content of a transaction can't be read again. Further calls return
-                messages of other journals. The replay is retried when none of them is ready.
+            GazetteError: As for iteration of messages.
 
         Cancellation: safe.
         """

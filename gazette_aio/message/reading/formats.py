@@ -90,7 +90,6 @@ def framing_of(spec: pb.JournalSpec, name: str) -> Framing:
         UnrecognizedContentTypeError: The content type has no framing.
     """
     try:
-        return framing_by_content_type(content_type_of(spec))
+        return framing_by_content_type(content_type_of(spec), journal=name)
     except UnrecognizedContentTypeError as error:
-        text = f"determining framing: {error} of journal {name}"
-        raise UnrecognizedContentTypeError(text, journal=name) from error
+        raise UnrecognizedContentTypeError(f"determining framing: {error}", journal=name) from error

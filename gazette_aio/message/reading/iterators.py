@@ -94,9 +94,13 @@ class MessageIterator(Owner, Generic[T]):
         """Return the next message.
 
         Raises:
-            FramingError: Content of a journal can't be read, split or decoded. Iteration may
-                continue after it.
+            FramingError: Content of a journal can't be split or decoded. Iteration may continue
+                after it.
             OffsetBeyondHeadError: A journal would be read from an offset beyond its write head.
+            OperationTimeoutError: No broker could be reached, or served a journal, within the
+                client's `timeout`. Iteration may continue.
+            GazetteError: Another error of reading a journal, such as a JournalNotFoundError or a
+                TransportError. Iteration may continue. A note names the journal and the offset.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 messages of other journals. The replay is retried when none of them is ready.
 
@@ -125,8 +129,7 @@ class MessageIterator(Owner, Generic[T]):
 
         Raises:
             StopAsyncIteration: At the end of content.
-            FramingError: As for iteration.
-            ReplayError: As for iteration.
+            GazetteError: As for iteration.
 
         Cancellation: safe.
         """

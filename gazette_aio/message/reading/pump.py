@@ -294,17 +294,18 @@ class JournalPump(JournalInput):
                 try:
                     began = loop.time()
                     within = LEAVING_SECONDS if self.leaving else STALLED_SECONDS
-                    size += await self._read_chunk(began + within)
+                    arrived = await self._read_chunk(began + within)
                 finally:
                     held.release(_CHUNK_BYTES)
+                if arrived is None:
+                    return None if self.leaving else self._tail
+                size += arrived
                 waited += loop.time() - began
                 is_over = size >= TURN_BYTES or waited >= TURN_SECONDS
                 if is_over and slots.is_contended and _may_pause(reader):
                     # The RPC has more content on the way, which must be bounded as well.
                     await self.close_reader()
                     return self._catch_up
-        except TimeoutError:
-            return None if self.leaving else self._tail
         finally:
             slots.release(1)
 
@@ -316,10 +317,8 @@ class JournalPump(JournalInput):
             # Content that the RPC received stays there until this journal's turn.
             await held.acquire(_CHUNK_BYTES)
             held.release(_CHUNK_BYTES)
-            try:
-                # Reading ends in time even if content keeps coming.
-                await self._read_chunk(self._leaves_at if self.leaving else None)
-            except TimeoutError:
+            # Reading ends in time even if content keeps coming.
+            if await self._read_chunk(self._leaves_at if self.leaving else None) is None:
                 if self.leaving:
                     return None
                 continue
@@ -331,18 +330,20 @@ class JournalPump(JournalInput):
                     await self.close_reader()
                     return self._catch_up
 
-    async def _read_chunk(self, until: float | None) -> int:
-        """Read the next content and return its size.
+    async def _read_chunk(self, until: float | None) -> int | None:
+        """Read the next content and return its size, or None if none arrived in time.
 
         Args:
             until: Event loop time to wait until, or None to wait without limit.
-
-        Raises:
-            TimeoutError: No content arrived in time.
         """
+        self._scope = scope = asyncio.timeout_at(until)
         try:
-            async with asyncio.timeout_at(until) as self._scope:
+            async with scope:
                 arrival = await self.next_arrival()
+        except TimeoutError:
+            if not scope.expired():
+                raise  # The reader's own time-out.
+            return None
         finally:
             self._scope = None
         self._add(arrival)

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.aio.closing import Closing
 from gazette_aio.aio.owner import Owner
-from gazette_aio.message.envelopes.content import Refusal
 from gazette_aio.message.reading.journal_input import ArrivalKind
 from gazette_aio.protocol.errors import (
     FramingError,
     GazetteError,
-    OffsetBeyondHeadError,
     OffsetJumpError,
     ReplayError,
     UsageError,
@@ -93,8 +91,10 @@ class OutputReader(Owner, Generic[Out]):
 
         Raises:
             StopAsyncIteration: At the end of content, or after closing.
-            FramingError: Content of a journal can't be split, decoded or read. The next call
-                continues after it.
+            FramingError: Content of a journal can't be split or decoded. The next call continues
+                after it.
+            GazetteError: A journal can't be read, as of `RetryReader`; a note names the journal
+                and the offset. The next call continues there.
             ReplayError: Content of a transaction can't be read again. Further calls return
                 outputs of other journals. The replay is retried when none of them is ready.
             UsageError: Another task waits for outputs.
@@ -183,7 +183,9 @@ class OutputReader(Owner, Generic[Out]):
         match arrival.kind:
             case ArrivalKind.ERROR:
                 assert arrival.error is not None
-                self._failed = self._explained(arrival.error, content)
+                note = f"reading messages of {source.journal} at offset {source.offset}"
+                arrival.error.add_note(note)
+                self._failed = arrival.error
             case ArrivalKind.RESET:
                 # The content began with the state of the deleted journal.
                 engine.forget(source.journal)
@@ -207,12 +209,6 @@ class OutputReader(Owner, Generic[Out]):
                     }
                     _logger.warning("source journal offset jump", extra=extra)
                 self._current, self._is_done = source, False
-
-    def _explained(self, error: Exception, content: JournalOutputs[Any]) -> Exception:
-        if isinstance(error, OffsetBeyondHeadError):
-            return error  # It's the user's to reset the checkpoint.
-        at = content.offset
-        return self._engine.bad.explain(Refusal(error, at, at, "read").error(content.journal))
 
     def _raise(self, failed: Exception) -> None:
         self._failed = None
@@ -275,6 +271,7 @@ class OutputReader(Owner, Generic[Out]):
         text = f"reading committed message: {error}"
         self._failed = ReplayError(text, journal=content.journal, offset=self._through)
         self._failed.__cause__ = error
+        self._failed.retryable = cause.retryable
 
     def _give_up_replay(self, error: ReplayError) -> None:
         """End a failed replay, and park its journal, or abandon it if it was deleted."""

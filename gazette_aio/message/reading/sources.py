@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import gazette_aio.protocol as pb
+from gazette_aio.client.listing.calls import not_listed
 from gazette_aio.message.uuid import unix_ns
 from gazette_aio.protocol.errors import (
     ConfigurationError,
     GazetteError,
-    ReadError,
     ValidationError,
 )
 from gazette_aio.protocol.journal import encodable, strip_meta, validate_journal
@@ -169,7 +169,7 @@ async def fetch_specs(client: JournalClient, names: Sequence[str]) -> list[pb.Jo
     """Return the specification of each journal.
 
     Raises:
-        ReadError: A journal doesn't exist.
+        JournalNotFoundError: A journal doesn't exist.
         GazetteError: Journals can't be listed.
 
     Cancellation: safe.
@@ -196,9 +196,9 @@ async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[pb.J
     for name, bare in zip(names, plain, strict=True):
         spec = by_name.get(bare)
         if spec is None:
-            text = f"fetching journal spec: named journal does not exist ({name})"
-            if is_selector_expression(name):
-                text += f"; if it's a selector, {_advice(name)}"
-            raise ReadError(text, journal=str(name))
+            advice = f"; if it's a selector, {_advice(name)}"
+            remedy = advice if is_selector_expression(name) else ""
+            step = "fetching journal spec: "
+            raise not_listed(client, str(name), response, step=step, remedy=remedy)
         specs.append(spec)
     return specs

@@ -121,6 +121,7 @@ async def test_small_reads_across_a_jump(broker: StubBroker, client: JournalClie
         with pytest.raises(pb.OffsetJumpError) as raised:
             await reader.read(6)
         assert (raised.value.requested, raised.value.offset) == (105, 110)
+        assert str(raised.value).startswith(f"offset jump of {JOURNAL} from 105 to 110: ")
         read: list[tuple[bytes, int]] = []
         while data := await reader.read(6):
             read.append((data, reader.offset))

@@ -12,6 +12,8 @@ Json = Any
 _ALWAYS_PRESENT = {"min_txn_duration": "0s", "labels": {}, "primary_hints": {}}
 """Empty messages which the reference always writes. Those who read know no difference."""
 _UNASSIGNED = {"primary": -1}
+_MORE = r"([ :;].*)?$"
+"""What own texts may add: the journal, and the remedy."""
 
 
 def difference(expected: Json, actual: Json, path: str = "$") -> str | None:
@@ -43,7 +45,7 @@ def _own_text(expected: str) -> str | None:
     plain = plain if is_whole else plain.replace("\\", "")
     for recorded, own in SHARD_TEXTS.items():
         if plain.startswith(recorded):
-            return f"~^{own}{re.escape(plain.removeprefix(recorded))}{'$' * is_whole}"
+            return f"~^{own}{re.escape(plain.removeprefix(recorded))}{_MORE * is_whole}"
     return None
 
 

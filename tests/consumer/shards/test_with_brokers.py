@@ -112,15 +112,15 @@ async def test_a_shard_moves_between_members_with_its_state(broker):
         (
             shard_spec(A, "missing/source"),
             (
-                "sources: ReadError: fetching journal spec: "
-                "named journal does not exist (missing/source)"
+                "sources: JournalNotFoundError: fetching journal spec: named journal does not "
+                "exist (missing/source): JOURNAL_NOT_FOUND (journal missing/source)"
             ),
         ),
         (
             shard_spec(A, LOG),
             (
-                f"source {LOG}: UnrecognizedContentTypeError: "
-                "unrecognized content-type (application/x-gazette-recoverylog)"
+                f"source {LOG}: UnrecognizedContentTypeError: unrecognized content-type "
+                f"(application/x-gazette-recoverylog) of journal {LOG}: framings are registered of"
             ),
         ),
         (
@@ -144,7 +144,8 @@ async def test_journals_that_cannot_be_read(broker, spec, text):
     async with member(broker) as group:
         await group.create(spec)
         await group.assign()
-        assert list((await group.status("FAILED")).errors) == [text]
+        (error,) = (await group.status("FAILED")).errors
+        assert error.startswith(text)
 
 
 async def stored_hints(group):

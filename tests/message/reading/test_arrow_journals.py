@@ -232,7 +232,7 @@ async def test_restarts_in_either_form_at_any_time(monkeypatch, seed):
                 except StopAsyncIteration:
                     ended = True
                     break
-                except (ReplayError, FramingError):
+                except (ReplayError, FramingError, TransportError):
                     pass
                 if rng.random() < 0.2:
                     checkpoint = iterator.checkpoint()

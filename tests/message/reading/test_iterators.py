@@ -32,12 +32,11 @@ from gazette_aio.protocol.errors import (
     DesyncDetectedError,
     FragmentError,
     FramingError,
-    ReadError,
     ReplayError,
     UnexpectedEOFError,
     UnrecognizedContentTypeError,
 )
-from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
+from gazette_aio.protocol.status_errors import JournalNotFoundError, OffsetNotYetAvailableError
 from tests import extent
 from tests.message.fakes import FakeClient
 from tests.waiting import turns
@@ -121,25 +120,25 @@ async def test_setup_errors_repeat():
     for journal, cls, text in [
         (
             "no/such;meta",
-            ReadError,
-            "fetching journal spec: named journal does not exist (no/such;meta)",
+            JournalNotFoundError,
+            "fetching journal spec: named journal does not exist (no/such;meta): JOURNAL_NOT_FOUND",
         ),
         (
             "a/j",
             UnrecognizedContentTypeError,
-            "determining framing: unrecognized content-type (what/ever) of journal a/j",
+            "determining framing: unrecognized content-type (what/ever) of journal a/j: framings",
         ),
         (
             "b/j",
             UnrecognizedContentTypeError,
-            "determining framing: unrecognized content-type () of journal b/j",
+            "determining framing: unrecognized content-type () of journal b/j: the label is missing",
         ),
     ]:
         iterator = ReadUncommittedIter(journal, ADAPTER, client=client)
         for _ in range(2):
             with pytest.raises(cls) as raised:
                 await anext(iterator)
-            assert str(raised.value) == text
+            assert str(raised.value).startswith(text)
     client.content_types["a/j"] = NDJSON
     assert await collect(ReadUncommittedIter("a/j", ADAPTER, client=client)) == []
 
@@ -346,15 +345,14 @@ async def test_failed_replays_resume():
         assert got == rows.split()
 
 
-async def test_read_errors_are_wrapped_and_reading_goes_on():
+async def test_reading_goes_on_after_its_errors():
     client = client_of("A1o A2o A3o")
     client.events["a/j"] = [(0, FragmentError("broken"))]
     reader = client.read(pb.ReadRequest(journal="a/j"))
     iterator = ReadCommittedIter(reader, ADAPTER)
-    with pytest.raises(FramingError) as raised:
+    with pytest.raises(FragmentError, match="broken") as raised:
         await anext(iterator)
-    assert str(raised.value) == "reading committed messages: a/j at offset 0: broken"
-    assert isinstance(raised.value.__cause__, FragmentError)
+    assert raised.value.__notes__ == ["reading messages of a/j at offset 0"]
     assert name(await anext(iterator)) == "A1o"
 
 
@@ -366,9 +364,8 @@ async def test_the_write_head_of_a_reader():
     iterator = ReadCommittedIter(reader, ADAPTER)
     got = [name(await anext(iterator)) for _ in range(2)]
     for _ in range(2):
-        with pytest.raises(FramingError) as raised:
+        with pytest.raises(OffsetNotYetAvailableError):
             await anext(iterator)
-        assert isinstance(raised.value.__cause__, OffsetNotYetAvailableError)
     client.append("a/j", partial[20:])
     got.append(name(await anext(iterator)))
     assert got == ["A1o", "A2o", "A3o"]
@@ -449,9 +446,10 @@ async def test_one_failing_journal_of_several():
             async for envelope in iterator:
                 got.setdefault(envelope.journal, []).append(name(envelope))
             break
-        except FramingError as error:
-            errors.append(error.journal)
-    assert errors == ["j/2"]
+        except FragmentError as error:
+            errors += error.__notes__
+    assert len(errors) == 1
+    assert errors[0].startswith("reading messages of j/2 at offset 2")
     assert got == want
 
 
@@ -755,12 +753,12 @@ async def test_text_that_may_be_a_selector_names_a_journal():
     async with ReadUncommittedIter("topic/tier=hot", ADAPTER, client=client) as envelopes:
         assert (await anext(envelopes)).journal == "topic/tier=hot"
     async with ReadUncommittedIter("tier=hot", ADAPTER, client=client) as envelopes:
-        with pytest.raises(ReadError) as raised:
+        with pytest.raises(JournalNotFoundError) as raised:
             await anext(envelopes)
-    assert str(raised.value).endswith(
+    assert (
         "named journal does not exist (tier=hot); if it's a selector, to read the journals that it "
-        "matches, pass parse_label_selector('tier=hot')"
-    )
+        "matches, pass parse_label_selector('tier=hot'): "
+    ) in str(raised.value)
 
 
 FIXED = "application/x-protobuf-fixed"

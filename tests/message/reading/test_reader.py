@@ -131,7 +131,10 @@ def test_a_replay(engine):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (TransportError("UNAVAILABLE", "gone"), "replay reader: UNAVAILABLE: gone"),
+        (
+            TransportError("UNAVAILABLE", "gone", retryable=True),
+            "replay reader: UNAVAILABLE: gone",
+        ),
         (ReplayError("the journal isn't there"), "the journal isn't there"),
     ],
 )
@@ -148,6 +151,7 @@ def test_a_failed_replay_begins_again_behind_what_was_delivered(error, text, eng
     failed = reading.next().error
     assert str(failed) == f"reading committed message: {text}"
     assert (failed.journal, failed.offset) == ("a/j", size + 5)
+    assert failed.retryable is error.retryable
     assert error in (failed.__cause__, failed.__cause__.__cause__)
     assert reading.next() == NeedReplay(0, 3 * size)
     reading.feed_replay(0, 3 * size)
@@ -228,9 +232,8 @@ def test_errors_of_reading():
     assert reading.next() == NeedContent()
     error = TransportError("UNKNOWN", "broken")
     reading.arrive(ArrivalKind.ERROR, error=error)
-    failed = reading.next().error
-    assert (failed.journal, failed.begin, failed.kind) == ("a/j", len(parts[0]), "read")
-    assert failed.__cause__ is error
+    assert reading.next().error is error
+    assert error.__notes__ == [f"reading messages of a/j at offset {len(parts[0])}"]
     assert reading.next() == NeedContent()
     reading.feed(len(parts[0]) + 3)
     assert reading.next() == [2]
