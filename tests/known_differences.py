@@ -116,7 +116,7 @@ BROKER_TEXTS: dict[str, tuple[str, str]] = {
 # that are malformed are refused in the same way, in other words.
 BROKER_REFUSALS: dict[str, str] = {
     "verifying Authorization: token is malformed: ": "^verifying Authorization: token is malformed: ",
-    "verifying Authorization: token signature is invalid: signing method ": (
+    "verifying Authorization: token signature is invalid: ": (
         "^verifying Authorization: token signature is invalid: "
     ),
     'schema: error converting value for "block"': "^block must be true or false ",

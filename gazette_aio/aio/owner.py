@@ -27,6 +27,15 @@ class Scope(ABC):
     ) -> None:
         await self._leave(exc)
 
+    if not TYPE_CHECKING:  # Type checkers refuse a plain `with` themselves.
+
+        def __enter__(self) -> None:
+            name = type(self).__name__
+            raise TypeError(f"{name} is an async context manager: write `async with`, not `with`")
+
+        def __exit__(self, *error: object) -> None:
+            """Python looks it up before it calls `__enter__()`."""
+
 
 class Owner(Scope):
     """An async context manager that closes itself at its end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import gazette_aio.protocol as pb
 
@@ -17,6 +17,10 @@ TokenSource: TypeAlias = Callable[[], str | Awaitable[str]]
 
 Auth: TypeAlias = pb.Authorizer | TokenSource
 """Anything that authorizes the RPCs of a client."""
+
+_KINDS: Final = (
+    "pass auth=KeyedAuth(keys), auth=BearerAuth(token), or a function that returns a token"
+)
 
 
 class SourceAuth:
@@ -61,12 +65,12 @@ def authorizer(auth: Auth | None, prefix: str = "BROKER") -> pb.Authorizer:
     if auth is None:
         return auth_from_environment(prefix=prefix)
     if isinstance(auth, type):
-        raise pb.ConfigurationError(f"can't authorize by the class {auth.__name__} itself")
+        raise pb.ConfigurationError(f"can't authorize by the class {auth.__name__} itself: {_KINDS}")
     if callable(getattr(auth, "authorize", None)):
         return auth  # type: ignore[return-value]  # It was just checked.
     if callable(auth):
         return SourceAuth(auth)
-    raise pb.ConfigurationError(f"can't authorize by a {type(auth).__name__}")
+    raise pb.ConfigurationError(f"can't authorize by a {type(auth).__name__}: {_KINDS}")
 
 
 def auth_from_environment(

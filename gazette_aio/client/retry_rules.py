@@ -111,6 +111,8 @@ def _decide_read(failure: Failure, policy: RetryPolicy) -> _Course:
             # Brokers end streams when they hand over, shut down, or a token expires. The first end
             # has no delay; further ones without progress in between have.
             return _Course.RETRY_SILENTLY
+        case pb.TransportError() if _may_have_expired(failure):
+            return _Course.RETRY_SILENTLY
         case pb.OffsetNotYetAvailableError() as error:
             # The request was made blocking after the RPC began.
             is_silent = failure.request.block
@@ -125,8 +127,6 @@ def _decide_read(failure: Failure, policy: RetryPolicy) -> _Course:
             return _Course.RETRY_QUIETLY
         case pb.JournalNotFoundError() | pb.SuspendedError() | pb.NotAllowedError():
             return _Course.RAISE  # The status remains until somebody changes the journal.
-        case pb.TransportError() if _may_have_expired(failure):
-            return _Course.RETRY_QUIETLY
         case pb.OffsetBeyondHeadError() | pb.AuthorizationError() | pb.ConfigurationError():
             # The primary has confirmed that no content at that offset follows the content read
             # before; or nothing was sent.
@@ -147,7 +147,7 @@ def _decide_read(failure: Failure, policy: RetryPolicy) -> _Course:
 def _decide_append(failure: Failure, policy: RetryPolicy) -> _Course:
     match failure.error:
         case pb.TransportError() if _may_have_expired(failure):
-            return _Course.RETRY_QUIETLY
+            return _Course.RETRY_SILENTLY
         case error if _is_transient(error):
             # The broker may return. It may have appended already: at least once.
             return _Course.RETRY
@@ -189,6 +189,8 @@ def _decide_service(failure: Failure, policy: RetryPolicy) -> _Course:
             or isinstance(error, pb.ValidationError)
         ):
             return _Course.RAISE
+        case error if _is_permanent(error):
+            return _Course.RETRY_SILENTLY  # It's raised soon.
         case _:
             return _Course.RETRY_QUIETLY  # Appends queued after this one rely on it.
 
@@ -196,9 +198,10 @@ def _decide_service(failure: Failure, policy: RetryPolicy) -> _Course:
 def _decide_control(failure: Failure, _policy: RetryPolicy) -> _Course:
     # The broker may return. But the caller waits for the answer.
     passes = _is_transient(failure.error) and failure.attempt < _CONTROL_ATTEMPTS
-    if _may_have_expired(failure) or (passes and _is_repeatable(failure.request)):
-        return _Course.RETRY_QUIETLY
-    return _Course.RAISE
+    if _may_have_expired(failure):
+        return _Course.RETRY_SILENTLY
+    repeats = passes and _is_repeatable(failure.request)
+    return _Course.RETRY_QUIETLY if repeats else _Course.RAISE
 
 
 def _decide_watch(failure: Failure, _policy: RetryPolicy) -> _Course:
@@ -207,13 +210,10 @@ def _decide_watch(failure: Failure, _policy: RetryPolicy) -> _Course:
             # Brokers end watches when they shut down, or a token expires. The first end has no
             # delay; further ones that follow at once, without a new listing, have.
             return _Course.RETRY_SILENTLY
-        case error if (
-            not failure.established
-            and not _may_have_expired(failure)
-            and (
-                _is_permanent(error)
-                or isinstance(error, pb.AuthorizationError | pb.ConfigurationError)
-            )
+        case pb.TransportError() if _may_have_expired(failure):
+            return _Course.RETRY_SILENTLY
+        case error if not failure.established and (
+            _is_permanent(error) or isinstance(error, pb.AuthorizationError | pb.ConfigurationError)
         ):
             # The watch never worked, and the caller waits for it. Later on, somebody may repair
             # credentials or brokers, and the last snapshot remains usable meanwhile.
@@ -238,7 +238,10 @@ _RULES: Final[dict[Operation, Callable[[Failure, RetryPolicy], _Course]]] = {
 
 
 def _may_have_expired(failure: Failure) -> bool:
-    """Whether the token may have expired on its way. The next attempt carries a fresh one."""
+    """Whether the token may have expired on its way. The next attempt carries a fresh one.
+
+    It's retried silently: if a fresh token doesn't help, the error is raised at once.
+    """
     error = failure.error
     return (
         isinstance(error, pb.TransportError)

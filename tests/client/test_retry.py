@@ -416,3 +416,15 @@ def test_no_record_promises_that_a_retried_call_succeeds(caplog: pytest.LogCaptu
         attempts.failed(pb.TransportError("UNAVAILABLE", "gone", retryable=True))
     [record] = caplog.records
     assert record.message == "control of ListRequest fails, and is retried: UNAVAILABLE: gone"
+
+
+@pytest.mark.parametrize("operation", [READ, APPEND, SERVICE, CONTROL, WATCH])
+def test_a_refused_token_is_raised_and_not_logged(
+    operation: Operation, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts = Attempts(operation, RetryPolicy(), REQUESTS[operation])
+    with pytest.raises(pb.TransportError, match="who are you"):
+        for _ in range(MANY):
+            attempts.failed(pb.TransportError("UNAUTHENTICATED", "who are you"))
+    assert attempts.count > 1
+    assert not caplog.records

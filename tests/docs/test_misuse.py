@@ -77,6 +77,8 @@ WITHOUT_BROKER: list[tuple[str, Callable[[], object], type[Exception], str]] = [
      "fsync must be commit, interval or off"),
     ("time-out of zero", lambda: connect("http://h", timeout=0), pb.ConfigurationError,
      "timeout must be positive, not 0"),
+    ("token in place of its class", lambda: connect("http://h", auth="x.y.z"), pb.ConfigurationError,
+     r"can't authorize by a str: pass .*auth=BearerAuth\(token\)"),
     ("half of a selector", lambda: parse_label_selector("name:prefx=a/"), pb.ValidationError,
      r'could not match "name:prefx=a/" .*: write .* name:prefix=a/'),
     ("list without brackets", lambda: parse_label_selector("region in eu, us"), pb.ValidationError,
@@ -324,7 +326,10 @@ async def test_tokens() -> None:
         for auth, text in (
             (None, r"missing .*: pass auth=KeyedAuth\(…\) or auth=BearerAuth\(…\)"),
             (BearerAuth("x.y.z"), "malformed"),
-            (KeyedAuth("b3RoZXItb3RoZXI="), "signature is invalid"),
+            (
+                KeyedAuth("b3RoZXItb3RoZXI="),
+                "signature is invalid: none of the server's keys made it: sign it with a key",
+            ),
         ):
             async with connect(broker.endpoint, auth=auth) as client:
                 with pytest.raises(pb.TransportError) as raised:

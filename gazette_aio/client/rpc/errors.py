@@ -33,7 +33,12 @@ _CONNECTION_REMEDIES: Final = (
 """Remedies of failed connections, by parts of gRPC's texts."""
 
 
-_AUTH_REMEDY: Final = ": pass auth=KeyedAuth(…) or auth=BearerAuth(…)"
+_AUTH_REMEDIES: Final = (
+    ("missing", ": pass auth=KeyedAuth(…) or auth=BearerAuth(…)"),
+    ("signature is invalid", ": sign it with a key that the server has"),
+    ("token is expired", ": get a new one, or set the clocks of signer and server"),
+)
+"""Remedies of refused tokens, by parts of servers' texts."""
 
 
 def connection_failure(details: str) -> str:
@@ -63,7 +68,8 @@ def transport_error(
     if code is grpc.StatusCode.UNAVAILABLE and endpoint:
         details = f"{peer} {endpoint}: {connection_failure(details)}"
     if code is grpc.StatusCode.UNAUTHENTICATED and endpoint:
-        details = f"{peer} {endpoint}: {details}{_AUTH_REMEDY if 'missing' in details else ''}"
+        remedy = next((text for part, text in _AUTH_REMEDIES if part in details), "")
+        details = f"{peer} {endpoint}: {details}{remedy}"
     mapped = pb.TransportError(code.name, details, journal=journal, retryable=retryable)
     # Invariant: an error that is kept doesn't keep its RPC, which the traceback leads to.
     mapped.__cause__ = error.with_traceback(None)

@@ -90,6 +90,12 @@ class MessageIterator(Owner, Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
+    if not TYPE_CHECKING:  # Type checkers refuse a plain `for` themselves.
+
+        def __iter__(self) -> None:
+            name = type(self).__name__
+            raise TypeError(f"{name} is an async iterator: write `async for`, not `for`")
+
     async def __anext__(self) -> Envelope[T]:
         """Return the next message.
 

@@ -107,7 +107,7 @@ def decode_token(token: str, keys: Iterable[bytes], now: float) -> Claims:
         hmac.compare_digest(_signature(key, f"{head}.{body}", algorithm), signature) for key in keys
     ]
     if not any(matches):
-        raise AuthorizationError("token signature is invalid: signature is invalid")
+        raise AuthorizationError("token signature is invalid: none of the server's keys made it")
     claims = _claims(body)
     _check_times(claims, now)
     return claims
