@@ -65,7 +65,9 @@ def authorizer(auth: Auth | None, prefix: str = "BROKER") -> pb.Authorizer:
     if auth is None:
         return auth_from_environment(prefix=prefix)
     if isinstance(auth, type):
-        raise pb.ConfigurationError(f"can't authorize by the class {auth.__name__} itself: {_KINDS}")
+        raise pb.ConfigurationError(
+            f"can't authorize by the class {auth.__name__} itself: {_KINDS}"
+        )
     if callable(getattr(auth, "authorize", None)):
         return auth  # type: ignore[return-value]  # It was just checked.
     if callable(auth):

@@ -58,6 +58,17 @@ async def publish(client: JournalClient, message: object, adapter: Any = None) -
 # Without a broker.
 
 
+def plain_with(owner: Any) -> None:
+    with owner:
+        pass
+
+
+def plain_for() -> None:
+    messages: Any = ReadCommittedIter("a/bcd", json_adapter(), client=connect("http://h"))
+    for _ in messages:
+        pass
+
+
 def selector_as_text(client: Any) -> None:
     ReadCommittedIter("label in (a, b)", json_adapter(), client=client)
 
@@ -100,6 +111,10 @@ WITHOUT_BROKER: list[tuple[str, Callable[[], object], type[Exception], str]] = [
      pb.ConfigurationError, r"must be a SequencerCheckpoint, not str: .*from_json\(\)"),
     ("selector as text", lambda: selector_as_text(connect("http://h")), pb.ConfigurationError,
      r"is a selector, and text names a journal here: .* parse_label_selector\("),
+    ("with in place of async with", lambda: plain_with(connect("http://h")), TypeError,
+     "JournalClient is an async context manager: write `async with`"),
+    ("for in place of async for", plain_for, TypeError,
+     "ReadCommittedIter is an async iterator: write `async for`"),
     ("no journals", lambda: ReadCommittedIter([], json_adapter(), client=connect("http://h")),
      pb.ConfigurationError, "no journals to read"),
     ("no client", lambda: ReadCommittedIter("a/b", json_adapter()), pb.ConfigurationError,
