@@ -423,8 +423,13 @@ def test_a_refused_token_is_raised_and_not_logged(
     operation: Operation, caplog: pytest.LogCaptureFixture
 ) -> None:
     attempts = Attempts(operation, RetryPolicy(), REQUESTS[operation])
-    with pytest.raises(pb.TransportError, match="who are you"):
+    error = pb.TransportError("UNAUTHENTICATED", "who are you")
+
+    def fail_often() -> None:
         for _ in range(MANY):
-            attempts.failed(pb.TransportError("UNAUTHENTICATED", "who are you"))
+            attempts.failed(error)
+
+    with pytest.raises(pb.TransportError, match="who are you"):
+        fail_often()
     assert attempts.count > 1
     assert not caplog.records
