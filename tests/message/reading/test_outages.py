@@ -45,6 +45,15 @@ def iterator_of(kind: Any, source: Any, client: JournalClient) -> Any:
     return kind(given, json_adapter(), **options)
 
 
+async def timed_out_read(iterator: Any) -> pb.OperationTimeoutError:
+    """Wait for the time-out of a read. A slow machine may have a listing time out before."""
+    while True:
+        with pytest.raises(pb.OperationTimeoutError) as raised:
+            await anext(iterator)
+        if raised.value.operation == "read":
+            return raised.value
+
+
 @SOURCES
 @KINDS
 async def test_a_time_out_is_raised_as_such(broker: Any, kind: Any, source: Any) -> None:
@@ -54,9 +63,7 @@ async def test_a_time_out_is_raised_as_such(broker: Any, kind: Any, source: Any)
     ):
         with broker.control.keep("read", fail="UNAVAILABLE"):
             for _ in range(2):
-                with pytest.raises(pb.OperationTimeoutError, match="UNAVAILABLE") as raised:
-                    await anext(iterator)
-                error = raised.value
+                error = await timed_out_read(iterator)
                 assert error.retryable
                 assert error.journal in PARTS
                 assert error.__notes__ == [f"reading messages of {error.journal} at offset 0"]
