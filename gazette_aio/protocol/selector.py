@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
+from copy import deepcopy
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -274,8 +275,7 @@ def selector_matches(selector: LabelSelector, labels: LabelSet) -> bool:
 
 def with_name_prefixes(selector: LabelSelector) -> LabelSelector:
     """Return a listing selector with the derived label `prefix` rewritten to `name:prefix`."""
-    rewritten = LabelSelector()
-    rewritten.CopyFrom(selector)
+    rewritten = deepcopy(selector)
     for part in (rewritten.include, rewritten.exclude):
         if values := values_of(part, META_PREFIX):
             for value in values:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote_plus
 
 from gazette_aio.protocol.errors import ValidationError
 from gazette_aio.protocol.go.text import clean_path
-from gazette_aio.protocol.url import parse_url
+from gazette_aio.protocol.url import URL, parse_url
 
 _REWRITE: Final = frozenset({"find", "replace"})
 _ARGUMENTS: Final = {
@@ -20,22 +20,15 @@ _ARGUMENTS: Final = {
 }
 
 
-class FragmentStoreURL(NamedTuple):
-    """URL of a fragment store, split into its parts."""
+class FragmentStoreURL(URL):
+    """URL of a fragment store.
 
-    scheme: str
-    """One of `azure`, `azure-ad`, `file`, `gs`, `s3`."""
-    host: str
-    """Bucket, container or tenant; empty for `file`."""
-    path: str
-    """Prefix of all paths within the store; begins and ends with a slash."""
-    query: str
-    """Arguments, as written."""
+    The scheme is one of `azure`, `azure-ad`, `file`, `gs`, `s3`. The host is a bucket, a container
+    or a tenant, and empty for `file`. The path is the prefix of all paths within the store; it
+    begins and ends with a slash. The query has arguments.
+    """
 
-    def __repr__(self) -> str:
-        # Arguments may be credentials.
-        parts = (f"{name}={value!r}" for name, value in self._asdict().items() if name != "query")
-        return f"FragmentStoreURL({', '.join(parts)}, query={'…' if self.query else '-'})"
+    __slots__ = ()
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -100,7 +93,7 @@ def parse_fragment_store(text: str) -> FragmentStoreURL:
             raise ValidationError(f"invalid scheme ({scheme})")
     if url.path[-1:] != "/":
         raise ValidationError(f"path component doesn't end in '/' ({url.path})")
-    return FragmentStoreURL(url.scheme, url.host, url.path, url.query)
+    return FragmentStoreURL(*url)
 
 
 def join_below(root: str, *parts: str) -> str:

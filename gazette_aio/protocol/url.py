@@ -38,9 +38,9 @@ class URL(NamedTuple):
     """Without the question mark, still escaped."""
 
     def __repr__(self) -> str:
-        # Signatures are in the query.
+        # Signatures and credentials are in the query.
         parts = (f"{name}={value!r}" for name, value in self._asdict().items() if name != "query")
-        return f"URL({', '.join(parts)}, query={'…' if self.query else '-'})"
+        return f"{type(self).__name__}({', '.join(parts)}, query={'…' if self.query else '-'})"
 
     @property
     def port(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Self
 
 import gazette_aio.protocol as pb
@@ -151,9 +152,7 @@ class Observation(RuleHandle):
 
     def add(self, request: Message) -> None:
         """Take a copy of a request."""
-        seen = type(request)()
-        seen.CopyFrom(request)
-        self.requests.append(seen)
+        self.requests.append(deepcopy(request))
         self._changed.set()
 
 

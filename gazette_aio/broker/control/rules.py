@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -367,8 +368,7 @@ def completed(
     """
     out: list[Any] = []
     for given in responses:
-        response = type(given)()
-        response.CopyFrom(given)
+        response = deepcopy(given)
         if not response.HasField("header") and _has_header(kind, response, first=not out):
             is_routed = kind in ROUTED and response.status not in _UNROUTED_STATUSES
             response.header.CopyFrom(routed if is_routed else unrouted)

@@ -32,8 +32,11 @@ class AppendWriter:
     """Writer of one append that holds its journal.
 
     Args:
-        spool: Spool of the journal, with its files open.
+        spool: Spool of the journal.
         workers: Threads to write in.
+
+    Raises:
+        OSError: The spool's files can't be created or opened.
     """
 
     def __init__(self, spool: Spool, workers: Workers) -> None:

@@ -219,7 +219,14 @@ class Spool:
         self._files.unlink(self.log.path)
 
     def begin_append(self) -> None:
-        """Prepare for the content of an append."""
+        """Prepare for the content of an append: open the files, which may have to be created.
+
+        Raises:
+            OSError: A file can't be created or opened.
+        """
+        if not self.exists:
+            self.create()
+        self.open()
         self.delta = 0
         self._append_hash = _EMPTY_SHA1.copy()
         # The sum of a fragment's first append is also the sum of the fragment: hash it once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import gazette_aio.protocol as pb
@@ -40,8 +41,7 @@ def placed(
     Raises:
         StoreError: The postfix isn't one, or leads elsewhere.
     """
-    fragment = pb.Fragment()
-    fragment.CopyFrom(local.fragment)
+    fragment = deepcopy(local.fragment)
     if template := spec.fragment.path_postfix_template:
         fragment.path_postfix = render_path_postfix(
             template,

@@ -7,6 +7,7 @@ Revisions count transactions. `decide()` makes a transaction, the caller makes i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -127,8 +128,7 @@ class KeySpace:
         for spec in transaction.puts:
             item = self._items.get(spec.name)
             created_at = item.create_revision if item else transaction.revision
-            stored = pb.JournalSpec()
-            stored.CopyFrom(spec)
+            stored = deepcopy(spec)
             fill_presence(stored)
             made = JournalItem(stored, created_at, transaction.revision)
             index = bisect_left(self._names, made.name)

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import struct
+from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -95,15 +96,10 @@ def decode_snapshot(payload: bytes) -> KeySpace:
     except DecodeError as error:
         raise ValueError(str(error)) from None
     space = KeySpace()
-    items = [JournalItem(_copy(j.spec), j.create_revision, j.mod_revision) for j in journals]
+    # A part of a message keeps the whole message in memory.
+    items = [JournalItem(deepcopy(j.spec), j.create_revision, j.mod_revision) for j in journals]
     space.restore(items, revision)
     return space
-
-
-def _copy(spec: pb.JournalSpec) -> pb.JournalSpec:
-    copy = pb.JournalSpec()  # A part of a message keeps the whole message in memory.
-    copy.CopyFrom(spec)
-    return copy
 
 
 def _decode(payload: bytes, wanted: bytes) -> tuple[int, bytes]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
-import gazette_aio.protocol as pb
 from gazette_aio.aio.finish import finish
 from gazette_aio.aio.signal import Signal
 from gazette_aio.broker.host.files import os_error_text
@@ -17,6 +17,7 @@ from gazette_aio.broker.keyspace.meta_log import MetaLog, encode_snapshot
 from gazette_aio.serving.rpc_error import RpcError
 
 if TYPE_CHECKING:
+    import gazette_aio.protocol as pb
     from gazette_aio.broker.host.clock import Deadline, ManualClock
 
 _logger = logging.getLogger(__name__)
@@ -95,8 +96,7 @@ class KeySpaceStore:
         async with self._lock:
             if self.space.get(item.name) is not item:
                 return
-            spec = pb.JournalSpec()
-            spec.CopyFrom(item.spec)
+            spec = deepcopy(item.spec)
             spec.suspend.Clear()
             spec.suspend.SetInParent()
             spec.suspend.level = level

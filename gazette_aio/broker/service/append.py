@@ -307,7 +307,8 @@ class _Append:
                     if not content_allowed:
                         return self._refusal(pb.Status.NOT_ALLOWED)
                     if writer is None:
-                        writer = self._open_writer(replica)
+                        writer = AppendWriter(spool, core.appends)
+                        core.replicas.touched(replica)
                     await writer.write(content)
             self._machine.end()
             if decision.status != _OK:
@@ -324,8 +325,9 @@ class _Append:
                 core.file_problem = ""
                 _logger.warning("appends succeed again, as to journal %s", replica.name)
         finally:
-            if writer is not None and not committed:
-                await self._abort(writer)
+            if writer is not None and not committed and (dropped := await writer.abort()):
+                core.metrics.spool_rollbacks += 1
+                core.metrics.spool_rollback_bytes += dropped
         response = pb.AppendResponse(
             header=self._header,
             registers=spool.registers,
@@ -375,19 +377,6 @@ class _Append:
         """Raise RpcError if the client's token has ended."""
         if self._until is not None and self._until.has_passed:
             raise RpcError("append stream: context deadline exceeded", "DEADLINE_EXCEEDED")
-
-    def _open_writer(self, replica: Replica) -> AppendWriter:
-        spool = replica.head.spool
-        if not spool.exists:
-            spool.create()
-        spool.open()
-        self._core.replicas.touched(replica)
-        return AppendWriter(spool, self._core.appends)
-
-    async def _abort(self, writer: AppendWriter) -> None:
-        if dropped := await writer.abort():
-            self._core.metrics.spool_rollbacks += 1
-            self._core.metrics.spool_rollback_bytes += dropped
 
     async def _registers_match(self, registers: pb.LabelSet) -> bool:
         request = self._request

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
+from copy import deepcopy
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from gazette_aio.protocol._generated.broker_pb2 import ApplyRequest, JournalSpec, ListResponse
@@ -52,7 +54,7 @@ class Node:
         """Return the hoisted tree of a listing, which must be in the order of names."""
         root = _extract_tree(
             [
-                cls(spec=_copy(journal.spec), revision=journal.mod_revision)
+                cls(spec=deepcopy(journal.spec), revision=journal.mod_revision)
                 for journal in response.journals
             ]
         )
@@ -129,7 +131,7 @@ class Node:
         for child in self.children:
             child._hoist()
         first = self.children[0]
-        shared, delete = _copy(first.spec), first.delete
+        shared, delete = deepcopy(first.spec), first.delete
         for child in self.children[1:]:
             if child.delete != delete:
                 delete = None
@@ -197,11 +199,11 @@ class Node:
             self._wrap()
         node = self
         while node.is_directory:
-            index = bisect_right(node.children, patch.name, key=_node_name)
+            index = bisect_right(node.children, patch.name, key=attrgetter("name"))
             if index and node.children[index - 1]._holds(patch.name):
                 node = node.children[index - 1]
                 continue
-            inserted = dataclasses.replace(patch, spec=_copy(patch.spec), children=[])
+            inserted = dataclasses.replace(patch, spec=deepcopy(patch.spec), children=[])
             node.children.insert(index, inserted)
             node = inserted
         node.comment = patch.comment or node.comment
@@ -250,16 +252,6 @@ class Node:
             return
         for child in self.children:
             yield from child._resolve(spec, has_no_stores=has_no_stores, delete=delete)
-
-
-def _node_name(node: Node) -> str:
-    return node.spec.name
-
-
-def _copy(spec: JournalSpec) -> JournalSpec:
-    copied = JournalSpec()
-    copied.CopyFrom(spec)
-    return copied
 
 
 def _shared_prefix(lhs: str, rhs: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -60,8 +61,7 @@ class SpecAlgebra(Generic[_Spec]):
         ]
 
     def _rebuild(self, spec: _Spec, labels: LabelSet, values: list[Any]) -> _Spec:
-        out = type(spec)()
-        out.CopyFrom(spec)
+        out = deepcopy(spec)
         out.ClearField("labels")
         for root in self._roots:
             out.ClearField(root)

@@ -177,57 +177,21 @@ def test_values_of_headers_stay_on_one_line() -> None:
     assert answers.header_value("a\r\nSet-Cookie: b\x00é") == "a  Set-Cookie: b  "
 
 
-def test_responses_have_all_their_fields_in_json() -> None:
+def test_json_is_no_markup_to_a_browser() -> None:
     response = pb.ListResponse(header=pb.Header(etcd=pb.Header.Etcd(cluster_id=1 << 63)))
-    journal = response.journals.add()
-    spec = journal.spec
+    spec = response.journals.add().spec
     spec.labels.labels.add(name="a", value="<&>\u2028é", prefix=True)
     spec.fragment.refresh_interval.FromMilliseconds(1500)
     spec.suspend.level = pb.JournalSpec.Suspend.Level.PARTIAL
     line = json_form.result_line(response)
     assert line.endswith(b"\n")
     assert b'"value":"\\u003c\\u0026\\u003e\\u2028\xc3\xa9"' in line
-    assert json.loads(line) == {
-        "result": {
-            "status": "OK",
-            "header": {
-                "processId": {"zone": "", "suffix": ""},
-                "route": {"members": [], "primary": 0, "endpoints": []},
-                "etcd": {
-                    "clusterId": "9223372036854775808",
-                    "memberId": "0",
-                    "revision": "0",
-                    "raftTerm": "0",
-                },
-            },
-            "journals": [
-                {
-                    "spec": {
-                        "name": "",
-                        "replication": 0,
-                        "labels": {
-                            "labels": [{"name": "a", "value": "<&>\u2028é", "prefix": True}]
-                        },
-                        "fragment": {
-                            "length": "0",
-                            "compressionCodec": "INVALID",
-                            "stores": [],
-                            "refreshInterval": "1.500s",
-                            "retention": "0s",
-                            "flushInterval": "0s",
-                            "pathPostfixTemplate": "",
-                        },
-                        "flags": 0,
-                        "maxAppendRate": "0",
-                        "suspend": {"level": "PARTIAL", "offset": "0"},
-                    },
-                    "modRevision": "0",
-                    "route": {"members": [], "primary": 0, "endpoints": []},
-                    "createRevision": "0",
-                }
-            ],
-        }
-    }
+    result = json.loads(line)["result"]
+    assert result["header"]["etcd"]["clusterId"] == "9223372036854775808"
+    shown = result["journals"][0]["spec"]
+    assert shown["labels"]["labels"] == [{"name": "a", "value": "<&>\u2028é", "prefix": True}]
+    assert shown["fragment"]["refreshInterval"] == "1.500s"
+    assert shown["suspend"] == {"level": "PARTIAL", "offset": "0"}
 
 
 @pytest.mark.parametrize(

@@ -291,29 +291,6 @@ async def test_arguments_are_applied(tmp_path: Path, bucket: Bucket) -> None:
         assert "%2Feu-central-1%2F" in metadata.fragment_url
 
 
-async def test_several_stores_are_one_journal(tmp_path: Path, bucket: Bucket, s3: str) -> None:
-    second = Bucket(s3).url("second/")
-    first = bucket.url("first/")
-    async with (
-        new_broker(tmp_path, store_endpoint=[bucket.endpoint]) as broker,
-        calling(broker.endpoint) as caller,
-    ):
-        written = b""
-        for number, stores in enumerate(([first], [second, first], ["file:///", first, second])):
-            await caller.create(journal_spec(stores=stores))
-            content = b"part %d;" % number
-            await caller.commit(content)
-            written += content
-            await broker.flush("test/journal")
-            await broker.refresh("test/journal")
-        fragments = await caller.fragments()
-        assert [fragment.backing_store for fragment in fragments] == [first, second, "file:///"]
-        assert await caller.read() == written
-        await caller.create(journal_spec(stores=[second]))
-        await broker.refresh("test/journal")
-        assert [fragment.begin for fragment in await caller.fragments()] == [7]
-
-
 async def test_foreign_keys_are_no_fragments(tmp_path: Path, bucket: Bucket) -> None:
     content = b"content"
     name = f"{0:016x}-{len(content):016x}-{hashlib.sha1(content).hexdigest()}.raw"
