@@ -14,11 +14,12 @@ from typing import Any
 
 import click
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gazette_aio.protocol as pb
-from gazette_aio import __version__
+from gazette_aio import EmbeddedBroker, __version__
 from gazette_aio.cli.app import cli
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.attach_uuids import lines_of
@@ -248,8 +249,8 @@ def token(capability: pb.Capability, *, age: dt.timedelta = dt.timedelta(0)) -> 
 async def test_doctor_of_tokens(broker_cli: Any) -> None:
     old = token(pb.Capability.LIST, age=dt.timedelta(days=2))
     remedies = {
-        "--broker.auth-token=": "set $BROKER_AUTH_KEYS or $BROKER_AUTH_TOKEN",
-        "--broker.auth-keys=b3RoZXI=": "$BROKER_AUTH_KEYS differs from the server's keys",
+        "--broker.auth-token=": "set $BROKER_AUTH_KEYS_FILE, $BROKER_AUTH_KEYS or $BROKER_AUTH_TOK",
+        "--broker.auth-keys=b3RoZXI=": "the server's keys aren't $BROKER_AUTH_KEYS_FILE or $BROKER",
         "--broker.auth-keys=,": "keys are base64, by commas",
         f"--broker.auth-token={old}": "$BROKER_AUTH_TOKEN has expired: ask for a new token",
         "--broker.auth-token=x": "$BROKER_AUTH_TOKEN isn't a token of the server's keys",
@@ -260,6 +261,42 @@ async def test_doctor_of_tokens(broker_cli: Any) -> None:
     assert [done.code for done in found] == [1] * len(remedies)
     for done, remedy in zip(found, remedies.values(), strict=True):
         assert done.json[-1]["remedy"].startswith(remedy)
+        assert "auth=" not in done.json[-1]["detail"], "options of Python"
+
+
+@pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
+async def test_remedies_are_options_of_the_command(broker_cli: Any) -> None:
+    refused = await broker_cli("journals", "read", "test/journal")
+
+    assert refused.code == 1
+    remedy = "missing or empty Authorization token: give --broker.auth-keys-file or --broker.auth-t"
+    assert remedy in refused.err
+
+
+async def test_an_authority_is_named_by_an_option(cli: Any, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "pem")
+    own = {"server_cert_file": tmp_path / "pem", "server_cert_key_file": tmp_path / "pem"}
+    async with EmbeddedBroker(fsync="off", **own) as broker:
+        address = f"--broker.address={broker.endpoint}"
+        refused = await cli("journals", "list", address, "--timeout=3")
+        found = await cli("doctor", address, "--json")
+
+    assert refused.code == 1
+    assert "name its authority by --broker.trusted-ca-file" in refused.err
+    assert found.json[-1]["remedy"].startswith("name the authority by $BROKER_TRUSTED_CA_FILE")
+
+
+async def test_a_port_of_http_is_not_that_of_grpc(cli: Any) -> None:
+    async with EmbeddedBroker(fsync="off") as broker:
+        env = {f"{peer}_ADDRESS": broker.http_endpoint for peer in ("BROKER", "CONSUMER")}
+        done = await cli("doctor", "--json", "--timeout=3", env=env)
+
+    failed = [each for each in done.json if each["result"] == "failed"]
+    assert [each["check"] for each in failed] == ["broker", "consumer"]
+    for each in failed:
+        assert "the server speaks HTTP/1, not gRPC: give the port of gRPC" in each["detail"]
+        assert each["remedy"].startswith(f"name the port of gRPC by ${each['check'].upper()}_ADDR")
 
 
 @pytest.mark.gazette_broker(auth_keys="c2VjcmV0")

@@ -20,6 +20,7 @@ from gazette_aio.cli.shell.logs import log_options
 from gazette_aio.cli.shell.quantities import duration
 from gazette_aio.client import RetryPolicy, TLSOptions, connect
 from gazette_aio.client.options import DEFAULT_ADDRESS
+from gazette_aio.client.rpc.errors import AUTH_REMEDY, TRUST_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -121,13 +122,25 @@ class ClientSettings:
             async with client:
                 yield client
         except pb.TransportError as error:
-            if error.code == "UNIMPLEMENTED":
-                raise WrongServerError(self.address, peer=self.peer) from None
-            if error.code != "UNAVAILABLE":
-                raise
-            raise UnreachableError(
-                self.address, self.timeout, error.details, peer=self.peer
-            ) from None
+            details = self._with_options(error.details)
+            match error.code:
+                case "UNIMPLEMENTED":
+                    raise WrongServerError(self.address, peer=self.peer) from None
+                case "UNAVAILABLE":
+                    raise UnreachableError(
+                        self.address, self.timeout, details, peer=self.peer
+                    ) from None
+                case _ if details != error.details:
+                    raise pb.TransportError(error.code, details, journal=error.journal) from None
+                case _:
+                    raise
+
+    def _with_options(self, text: str) -> str:
+        """Return a text of the client whose remedies name options, and nothing of Python."""
+        keys = f"give --{self.peer}.auth-keys-file or --{self.peer}.auth-token"
+        return text.replace(AUTH_REMEDY, keys).replace(
+            TRUST_REMEDY, f"--{self.peer}.trusted-ca-file"
+        )
 
     def _auth(self) -> pb.KeyedAuth | pb.BearerAuth | None:
         if self.auth_keys:

@@ -61,9 +61,10 @@ class UnreachableError(CommandError):
 
     def __init__(self, address: str, timeout: float, reason: str, *, peer: str = "broker") -> None:
         text = f"no {peer} answers at {address} (tried for {timeout:g} s)"
-        # The client's text repeats the wait for a connection.
-        because = "" if reason.startswith(f"no {peer} answers") else f": {reason}"
-        super().__init__(text + because)
+        if reason.startswith(f"no {peer} answers"):
+            # The client's text repeats the wait for a connection, before the reason if it's known.
+            reason = reason.partition("): ")[2]
+        super().__init__(f"{text}: {reason}" if reason else text)
 
 
 _COMMANDS: dict[type[BaseException], str] = {

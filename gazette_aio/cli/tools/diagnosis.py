@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import gazette_aio.protocol as pb
+from gazette_aio.cli.shell.failures import CommandError, WrongServerError
 from gazette_aio.protocol import consumer as pc
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ _INSTALL_NATIVE: Final = (
     "or `make core` in a clone"
 )
 _NOT_ALLOWED: Final = "the token doesn't allow to list: ask for one that does"
-NO_GRPC: Final = "something answers the port, but not gRPC: check proxies, and http or https"
+_NO_GRPC: Final = "something answers the port, but not gRPC: check proxies, and http or https"
+_HTTP_PORT: Final = (
+    "name the port of gRPC by ${peer}_ADDRESS: `serve` prints it in `endpoint`, and members log it"
+)
 _NO_STORE_CHECKS: Final = {
     "UNIMPLEMENTED": "brokers before v0.101 don't check their stores: see their logs",
     "UNAUTHENTICATED": "the token doesn't allow to check stores",
@@ -226,6 +230,16 @@ def _errors_of(shard: pc.ListResponse.Shard) -> list[str]:
     return [" ".join(text.split()) for text in texts]
 
 
+def wrong_server(peer: str, error: CommandError) -> Finding:
+    """Return the finding of a server that answers the port, but no RPC of a `peer`."""
+    remedy = _NO_GRPC
+    if isinstance(error, WrongServerError):
+        remedy = f"set ${peer.upper()}_ADDRESS to that of a {peer}"
+    elif "HTTP/1" in str(error):
+        remedy = _HTTP_PORT.format(peer=peer.upper())
+    return Finding(peer, "failed", str(error), remedy)
+
+
 def rpc_failure(peer: str, error: pb.GazetteError, *, given: str) -> Finding:
     """Return the finding of an RPC that failed.
 
@@ -247,11 +261,11 @@ def rpc_failure(peer: str, error: pb.GazetteError, *, given: str) -> Finding:
         case "UNAUTHENTICATED" if given == "TOKEN":
             remedy = f"{prefix}_TOKEN isn't a token of the server's keys: ask for a new token"
         case "UNAUTHENTICATED" if given:
-            remedy = f"{prefix}_KEYS differs from the server's keys, or clocks differ"
+            remedy = (
+                f"the server's keys aren't {prefix}_KEYS_FILE or {prefix}_KEYS, or clocks differ"
+            )
         case "UNAUTHENTICATED":
-            remedy = f"set {prefix}_KEYS or {prefix}_TOKEN"
-        case "UNAVAILABLE":
-            remedy = NO_GRPC
+            remedy = f"set {prefix}_KEYS_FILE, {prefix}_KEYS or {prefix}_TOKEN"
         case _:
             remedy = "see the log of the server"
     return Finding(peer, "failed", detail, remedy)

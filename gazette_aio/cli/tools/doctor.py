@@ -19,7 +19,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio import __version__
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
-from gazette_aio.cli.shell.failures import CommandError, InputError, WrongServerError
+from gazette_aio.cli.shell.failures import CommandError, InputError
 from gazette_aio.cli.shell.output import print_json, print_line, print_table
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.diagnosis import Finding
@@ -163,10 +163,7 @@ async def _examine_server(
         given = "KEYS" if settings.auth_keys else "TOKEN" if settings.auth_token else ""
         return [*findings, diagnosis.rpc_failure(peer, error, given=given)]
     except CommandError as error:
-        remedy = diagnosis.NO_GRPC
-        if isinstance(error, WrongServerError):
-            remedy = f"set ${peer.upper()}_ADDRESS to that of a {peer}"
-        return [*findings, Finding(peer, "failed", str(error), remedy)]
+        return [*findings, diagnosis.wrong_server(peer, error)]
     findings += (Finding(peer, "ok", "answers requests"), *found)
     return findings + await examine_endpoints(
         endpoints_of(routes),
@@ -232,4 +229,6 @@ async def _examine_etcd(address: str) -> Finding:
     if '"true"' in health:
         return Finding("Etcd", "ok", f"healthy, {' '.join(version.split())[:80]}")
     remedy = "Etcd has no leader or no space: see `etcdctl endpoint status`"
+    if not health:
+        remedy = "no Etcd answers there: check $ETCD_ADDRESS"
     return Finding("Etcd", "failed", f"{address} isn't healthy: {health[:80]!r}", remedy)

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TRUST_REMEDY: Final = "tls=TLSOptions(ca_file=…)"
+AUTH_REMEDY: Final = "pass auth=KeyedAuth(…) or auth=BearerAuth(…)"
+"""Remedies of programs, in whose place the command line names its options."""
+
 _CONNECTION_REMEDIES: Final = (
     ("http1.x server", "the server speaks HTTP/1, not gRPC: give the port of gRPC"),
     ("WRONG_VERSION_NUMBER", "the server doesn't speak TLS: write http:// in the address"),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "the server's certificate isn't trusted: name its authority by tls=TLSOptions(ca_file=…)",
+        f"the server's certificate isn't trusted: name its authority by {TRUST_REMEDY}",
     ),
     (
         "Socket closed",
@@ -34,7 +38,7 @@ _CONNECTION_REMEDIES: Final = (
 
 
 _AUTH_REMEDIES: Final = (
-    ("missing", ": pass auth=KeyedAuth(…) or auth=BearerAuth(…)"),
+    ("missing", f": {AUTH_REMEDY}"),
     ("signature is invalid", ": sign it with a key that the server has"),
     ("token is expired", ": get a new one, or set the clocks of signer and server"),
 )
