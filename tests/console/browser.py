@@ -86,6 +86,16 @@ class Tab:
             f" ({condition}) ? done() : setTimeout(look, 20); look(); }})"
         )
 
+    async def asks_again(self, path: str) -> None:
+        """Wait until the page has asked the console for a path, and dealt with the answer."""
+        count = (
+            "performance.getEntriesByType('resource')"
+            f".filter((each) => each.name.includes('{path}')).length"
+        )
+        seen = await self.run(count)
+        # The request after the next one.
+        await self.until(f"{count} > {seen + 1}")
+
     async def type(self, field: str, text: str) -> None:
         """Put a text into a field, by its id."""
         await self.run(

@@ -261,6 +261,12 @@ async def test_the_history_of_messages(gazette_broker, gazette_client, tmp_path)
         await tab.type("goto", "yesterday")
         await tab.run("document.getElementById('position').requestSubmit()")
         await says(tab, "problem", "Expected an offset")
+        # It stays while the page asks for the list and its heads again, until the next command.
+        await tab.asks_again("/api/heads")
+        assert await tab.run("document.getElementById('problem').checkVisibility()")
+        await tab.type("goto", "0")
+        await tab.run("document.getElementById('position').requestSubmit()")
+        await tab.until("document.getElementById('problem').hidden")
 
 
 async def test_a_message_unfolds(gazette_broker, gazette_client, tmp_path):

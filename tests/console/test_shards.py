@@ -122,6 +122,8 @@ async def test_shards(harness: Any, tmp_path: Path) -> None:
             )
             await tab.run("document.getElementById('confirm-yes').click()")
             await tab.until("document.getElementById('problem').textContent.includes('APPLY')")
+            await tab.asks_again("/api/shards")
+            assert await tab.run("document.getElementById('problem').checkVisibility()")
             assert not await tab.run("document.getElementById('confirm').open")
 
 

@@ -2,7 +2,7 @@
 
 import * as access from "./access.js";
 import * as detail from "./detail.js";
-import { attempt, complain, find } from "./dom.js";
+import { attempt, complain, find, forgive } from "./dom.js";
 import { forgetSums, headOf, refresh } from "./heads.js";
 import * as keys from "./keys.js";
 import { JournalList } from "./list.js";
@@ -21,7 +21,7 @@ const FEW = 100;
 const TYPING_MS = 200;
 const NEW = "new"; // Shorter than any name of a journal.
 
-const list = new JournalList(complain);
+const list = new JournalList((error) => complain(error, "list"));
 let showing = new AbortController();
 let folder = "";
 let typing;
@@ -42,11 +42,11 @@ async function look(options) {
   if (selector !== summedSelector) forgetSums();
   summedSelector = selector;
   looking += 1;
-  const isListed = await attempt(() => list.load(filter(), options));
+  const isListed = await attempt(() => list.load(filter(), options), "list");
   looking -= 1;
   // Whoever waits for the list doesn't wait for its sums.
   if (isListed) {
-    attempt(() => Promise.all([summary.show({ folder, selector }), lookAtHeads()]));
+    attempt(() => Promise.all([summary.show({ folder, selector }), lookAtHeads()]), "heads");
   }
 }
 
@@ -94,6 +94,8 @@ async function choose({ focus = false } = {}) {
   if (name === "journals") return; // The link that skips the head of the page.
   showing.abort();
   showing = new AbortController();
+  forgive();
+  forgive("detail");
   const before = folder;
   if (isFolder(name)) folder = name;
   else if (name !== NEW && (!name.startsWith(folder) || !listedAt)) folder = path.folderOf(name);
@@ -126,10 +128,10 @@ async function again() {
     // A look ends the one before, which may be that of a folder that takes the focus.
     const isDue = looking === 0 && performance.now() - listedAt >= period - 100;
     if (isDue) await look({ keep: true });
-    else await attempt(lookAtHeads);
+    else await attempt(lookAtHeads, "heads");
     const name = list.chosen;
     if (name && name !== NEW && tabs.current() === "overview") {
-      await attempt(() => detail.show(name, showing.signal));
+      await attempt(() => detail.show(name, showing.signal), "detail");
     }
   }
   setTimeout(again, HEADS_MS);
@@ -145,6 +147,7 @@ access.ask(() => look().then(() => choose()));
 tabs.listen((name) => {
   if (name === "messages") attempt(tail.begin);
   else tail.stop();
+  if (name !== "overview") forgive("detail");
   if (name === "spec" && spec.of() !== list.chosen) {
     attempt(() => spec.load(list.chosen, showing.signal));
   }

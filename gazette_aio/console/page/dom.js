@@ -25,20 +25,33 @@ export function say(id, text) {
   if (find(id).textContent !== text) find(id).textContent = text;
 }
 
-export function complain(error) {
-  if (error.name === "AbortError") return;
-  say("problem", error.message);
-  find("problem").hidden = false;
+const problems = new Map(); // By names of repeated work; that of the latest command has none.
+
+function put(name, text) {
+  problems.delete(name);
+  if (text) problems.set(name, text);
+  const latest = [...problems.values()].at(-1);
+  if (latest) say("problem", latest);
+  find("problem").hidden = !latest;
 }
 
-// Do some work, and show why it failed. Returns whether it was done.
-export async function attempt(work) {
+export function complain(error, name = "") {
+  if (error.name !== "AbortError") put(name, error.message);
+}
+
+// Drop the problem of the latest command, as the user goes on, or that of repeated work.
+export const forgive = (name = "") => put(name, "");
+
+// Do some work, and show why it failed: until the next command or, of repeated work, until it's done.
+// Returns whether it was done.
+export async function attempt(work, name = "") {
+  if (!name) forgive();
   try {
     await work();
-    find("problem").hidden = true;
+    if (name) forgive(name);
     return true;
   } catch (error) {
-    complain(error);
+    complain(error, name);
     return false;
   }
 }

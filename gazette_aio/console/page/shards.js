@@ -67,8 +67,8 @@ function command(kind, row) {
     find("confirm-yes").textContent = name;
     find("confirm-yes").onclick = async () => {
       find("confirm").close();
-      await attempt(() => ask("/api/unassign", { body: { shard: row.id, failed: kind === "reset" } }));
-      if (find("problem").hidden) await look();
+      const body = { shard: row.id, failed: kind === "reset" };
+      if (await attempt(() => ask("/api/unassign", { body }))) await look();
     };
     find("confirm").showModal();
   });
@@ -130,7 +130,7 @@ async function look() {
     lags.clear();
     for (const lag of found) lags.set(lag.id, lag);
     draw();
-  });
+  }, "list");
 }
 
 async function again() {
