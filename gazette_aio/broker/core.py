@@ -43,6 +43,9 @@ _logger = logging.getLogger(__name__)
 
 _IO_THREADS = 8
 
+DATA_DIRECTORY = "data directory"
+"""Name of the data directory among stores that fail."""
+
 STORE_GRACE_SECONDS = 1.0
 """Seconds by which calls of local stores may outlast the requests that wait for them."""
 
@@ -183,6 +186,19 @@ class BrokerCore(Runtime):
     def is_open(self) -> bool:
         """Whether there are no keys, so that every client is authorized."""
         return self._verifier is None
+
+    def failing(self) -> dict[str, str]:
+        """Return the errors of journals' stores that fail, and that of the data directory, by name.
+
+        The data directory fails if it refused the latest append or the latest change of specs, or
+        if a journal takes no appends until a restart. The error names no journal.
+        """
+        found = self.stores.failing()
+        heads = (each.head for each in self.replicas)
+        failed = next((head.failure for head in heads if head.failure and not head.is_damaged), "")
+        if problem := self.file_problem or self.space_store.failure or failed:
+            found[DATA_DIRECTORY] = problem
+        return found
 
     async def replica(self, item: JournalItem) -> Replica:
         """Return the opened replica of a journal.

@@ -248,12 +248,13 @@ class EmbeddedBroker(Owner):
     def stats(self) -> dict[str, object]:
         """Return the counters of the running broker by name.
 
-        `gazette_failing_stores` maps each fragment store that fails and is retried to its error.
+        `gazette_failing_stores` maps each fragment store that fails and is retried to its error,
+        and `data directory` to its error, if files of the broker can't be written.
         """
         core = self.core
         stats = core.metrics.snapshot()
         stats["gazette_write_head"] = {each.name: each.head.offset for each in tuple(core.replicas)}
-        stats["gazette_failing_stores"] = core.stores.failing()
+        stats["gazette_failing_stores"] = core.failing()
         return stats
 
     async def flush(self, journal: str | None = None) -> None:

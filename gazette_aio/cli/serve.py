@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,7 +102,10 @@ _OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "Base64 keys which verify the tokens of clients; other processes can see options.",
         {"metavar": "KEYS"},
     ),
-    "auth-keys-file": ("File of the keys, which other processes can't see.", _FILE),
+    "auth-keys-file": (
+        "File of the keys, which other processes can't see; a pipe such as /dev/stdin, too.",
+        _FILE,
+    ),
     "claim-checks": (
         "Whether tokens confine their holders in all requests, or as Gazette's broker does.",
         {"type": click.Choice(["strict", "gazette"]), "default": "strict"},
@@ -161,7 +165,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File of the line of JSON while the broker is ready, instead of stdout.",
 )
-@log_options
+@functools.partial(log_options, level="warn")
 def serve(ready_file: Path | None, console_port: int | None, **given: Any) -> None:
     """Serve journals from a directory, until SIGTERM or Ctrl-C.
 

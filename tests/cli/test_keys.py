@@ -7,18 +7,26 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import spawn
+
 KEY = "c2VjcmV0"
 
 
 @pytest.mark.gazette_broker(auth_keys=KEY)
-async def test_keys_of_a_file_sign_requests(broker_cli: Any, tmp_path: Path) -> None:
+async def test_keys_of_a_file_sign_requests(
+    broker_cli: Any, gazette_broker: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{KEY}\n")
     by_option = await broker_cli("journals", "list", f"--broker.auth-keys-file={path}")
     by_variable = await broker_cli("journals", "list", env={"BROKER_AUTH_KEYS_FILE": str(path)})
+    env = {"BROKER_ADDRESS": gazette_broker.endpoint, "BROKER_AUTH_KEYS_FILE": "/dev/stdin"}
+    process = await spawn("journals", "list", env=env)
+    _, err = await process.communicate(KEY.encode())
 
     assert by_option.code == 0, by_option.err
     assert by_variable.code == 0, by_variable.err
+    assert process.returncode == 0, err
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"not base64!", b"\xff"])

@@ -75,6 +75,22 @@ async def test_serve_with_the_console():
     assert (code, err) == (0, "")
 
 
+async def test_serve_logs_warnings_unless_another_level_is_chosen(tmp_path):
+    logged = []
+    for chosen in ((), ("--log.level=error",)):
+        (tmp_path / "test/a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "test/a/no-fragment").touch()
+        args = ("serve", "--port=0", "--http-port=0", f"--file-root={tmp_path}")
+        process = await spawn(*chosen, *args)
+        async with connect((await ready_line(process))["endpoint"]) as client:
+            await create_journals(client, journal_spec("test/a", stores=["file:///"]))
+            await client.list_fragments("test/a")
+        logged.append((await ended(process))[1])
+
+    assert "ignored a file which isn't a fragment" in logged[0]
+    assert logged[1] == ""
+
+
 async def test_serve_takes_options_of_the_environment_and_aliases(tmp_path, unused_port):
     env = {
         "BROKER_DATA_DIR": str(tmp_path / "data"),

@@ -25,6 +25,7 @@ from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.attach_uuids import lines_of
 from gazette_aio.cli.tools.print_config import sections_of
 from gazette_aio.cli.tools.probes import examine_endpoints
+from gazette_aio.client import connect
 from gazette_aio.consumer import Application, MemoryStore
 from gazette_aio.message import OUTSIDE_TXN, get_clock, get_flags, json_adapter, parse_uuid
 from gazette_aio.message.core import FORM
@@ -35,6 +36,7 @@ from gazette_aio.settings import key_of
 from gazette_aio.testing import consumer_harness, create_journals, journal_spec
 from gazette_aio.testing.stub_broker import StubBroker
 from tests import extent
+from tests.broker.journal.faulty_files import FaultyFiles
 from tests.cli.conftest import spawn
 from tests.connect_proxy import connect_proxy
 from tests.waiting import eventually
@@ -487,6 +489,27 @@ async def test_doctor_lists_failing_stores(cli: Any, problem: str, remedy: str) 
     assert failed["remedy"].startswith(remedy)
     [version] = [each for each in done.json if each["check"] == "broker version"]
     assert version["detail"].startswith("before v0.100")
+
+
+async def test_doctor_sees_a_disk_that_was_free_at_the_last_check(cli: Any, tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with (
+        EmbeddedBroker(tmp_path, fsync="off", files=files) as broker,
+        connect(broker.endpoint) as client,
+    ):
+        await create_journals(client, journal_spec("a/journal", stores=["file:///"]))
+        await client.append("a/journal", b"content")
+        files.fail("pwrite", "")
+        with pytest.raises(pb.TransportError, match="the broker's disk is full"):
+            await client.append("a/journal", b"lost")
+        full = await cli("doctor", "--json", env={"BROKER_ADDRESS": broker.endpoint})
+        files.heal()
+        free = await cli("doctor", "--json", env={"BROKER_ADDRESS": broker.endpoint})
+
+    [failed] = [each for each in full.json if each["result"] == "failed"]
+    assert failed["detail"].startswith("file:///: health check PUT failed: the broker's disk is fu")
+    assert failed["remedy"].startswith("the disk is full: free some space")
+    assert free.code == 0, free.err
 
 
 @pytest.mark.parametrize("code", ["UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED"])

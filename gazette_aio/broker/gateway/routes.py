@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 import gazette_aio.protocol as pb
-from gazette_aio.broker.core import open_claims
+from gazette_aio.broker.core import DATA_DIRECTORY, open_claims
 from gazette_aio.broker.gateway.connection import caller_of, connection_of, text_response
 from gazette_aio.broker.gateway.journals import JournalRoutes
 from gazette_aio.broker.gateway.json_routes import JsonRoutes
@@ -107,7 +107,7 @@ class GatewayRoutes:
             )
         match target.path:
             case "/debug/ready":
-                return web.Response()
+                return self._ready()
             case "/debug/metrics":
                 return self._metrics(request)
             case path if path.startswith("/v1/"):
@@ -115,10 +115,23 @@ class GatewayRoutes:
             case _:
                 return await self._journals.answer(request, target)
 
+    def _ready(self) -> web.Response:
+        """Return that the broker serves, and what fails nevertheless.
+
+        A broker whose disk is full continues by itself, and serves reads meanwhile: it stays ready.
+        """
+        failing = self._core.failing()
+        lines: list[str] = []
+        if problem := failing.pop(DATA_DIRECTORY, ""):
+            lines.append(f"the data directory fails: {problem}\n")
+        if failing:
+            lines.append(f"fragment stores that fail: {len(failing)}, see the log\n")
+        return web.Response(text="".join(lines))
+
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         """Return the counters, with the write heads of journals which the client may list."""
         stats = self._core.metrics.snapshot()
-        stats["gazette_failing_stores"] = self._core.stores.failing()
+        stats["gazette_failing_stores"] = self._core.failing()
         try:
             claims = self._authorize(caller_of(request).header, pb.Capability.LIST)
         except RpcError:

@@ -65,7 +65,7 @@ FAMILIES: Final = (
     Family("gazette_store_put_bytes_total", "Bytes written to stores."),
     Family("gazette_store_list_items_count", "Files listed in stores."),
     Family("gazette_store_health_check_total", "Health checks of stores."),
-    Family("gazette_failing_stores", "Stores that fail and are retried.", is_gauge=True),
+    Family("gazette_failing_stores", "Stores, or the data directory, that fail.", is_gauge=True),
     Family("gazette_write_head", "Offset at which a journal ends.", ("journal",), is_gauge=True),
 )
 """Metrics of a broker, with their labels."""

@@ -61,8 +61,10 @@ class WriteHead:
         self._directory = directory
         self._index = index
         self._lock = asyncio.Lock()
-        self._failure = ""
-        self._is_damaged = False
+        self.failure: str = ""
+        """Why the journal takes no appends until a restart, or an empty text."""
+        self.is_damaged: bool = False
+        """Whether acknowledged content is damaged."""
         self._published_end = 0
         self._sync_task: asyncio.Task[None] | None = None
         self._sync_requests: list[asyncio.Future[None]] = []
@@ -88,19 +90,19 @@ class WriteHead:
 
     def refuse(self, damage: str) -> None:
         """Refuse appends, and reads at the write head, because acknowledged content is damaged."""
-        self._failure = damage
-        self._is_damaged = True
+        self.failure = damage
+        self.is_damaged = True
 
     def check(self) -> None:
         """Raise ReplicaFailedError if the journal has failed or is damaged."""
-        if self._failure:
+        if self.failure:
             self.check_damage()
-            raise ReplicaFailedError(self._failure)
+            raise ReplicaFailedError(self.failure)
 
     def check_damage(self) -> None:
         """Raise JournalDamagedError if acknowledged content is damaged."""
-        if self._is_damaged:
-            raise JournalDamagedError(self._failure)
+        if self.is_damaged:
+            raise JournalDamagedError(self.failure)
 
     # For who holds the journal
 
@@ -235,7 +237,7 @@ class WriteHead:
         Cancellation: safe.
         """
         spool = self.spool
-        if self._failure or not spool.exists:
+        if self.failure or not spool.exists:
             return
         descriptors: tuple[int, ...] = ()
         try:
@@ -280,7 +282,7 @@ class WriteHead:
             self._sync_task = None
             if self.closed:
                 self.close_files()
-            stopped = ReplicaFailedError(self._failure or STOPPING)
+            stopped = ReplicaFailedError(self.failure or STOPPING)
             requests, self._sync_requests = [*requests, *self._sync_requests], []
             for request in requests:
                 resolve(request, None, stopped)
@@ -315,9 +317,9 @@ class WriteHead:
     def _fail(self, error: OSError) -> ReplicaFailedError:
         # The state of the files is unknown now, and a later sync could succeed without the writes
         # that this sync lost. No append is accepted until a restart recovers the files.
-        self._failure = os_error_text(error)
+        self.failure = os_error_text(error)
         _logger.error("journal failed", extra={"journal": self.spool.journal}, exc_info=error)
-        return ReplicaFailedError(self._failure)
+        return ReplicaFailedError(self.failure)
 
     def _spool_entry(self) -> IndexEntry:
         return IndexEntry(self.spool.fragment, self.spool.content)

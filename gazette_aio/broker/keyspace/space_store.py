@@ -50,7 +50,8 @@ class KeySpaceStore:
         self._lock = asyncio.Lock()
         self._changed = Signal()
         self._ending = ending
-        self._failure = ""
+        self.failure: str = ""
+        """Why specs can't be changed until a restart, or an empty text."""
 
     def __repr__(self) -> str:
         return f"<KeySpaceStore {self.space!r} {self._log!r}>"
@@ -168,13 +169,14 @@ class KeySpaceStore:
         # cancelled. Otherwise the next transaction would have the same revision, and be lost at the
         # next start.
         if self._log.has_failed:
-            raise RpcError(self._failure)
+            raise RpcError(self.failure)
         try:
             await self._workers.run(self._log.append, transaction)
         except OSError as error:
-            self._failure = f"key space: {os_error_text(error)}"
+            self.failure = f"key space: {os_error_text(error)}"
             _logger.exception("unable to write a transaction of the key space")
-            raise RpcError(self._failure) from error
+            raise RpcError(self.failure) from error
+        self.failure = ""
         deletes = (self.space.get(name) for name in transaction.deletes)
         removed = [item for item in deletes if item is not None]
         self.space.commit(transaction)
@@ -190,5 +192,5 @@ class KeySpaceStore:
             await self._workers.run(self._log.snapshot, payload, self.space.revision)
         except OSError as error:
             # The log has all transactions, and remains in use unless it has failed.
-            self._failure = f"key space: {os_error_text(error)}"
+            self.failure = f"key space: {os_error_text(error)}"
             _logger.warning("unable to write a snapshot of the key space", exc_info=error)

@@ -38,7 +38,8 @@ async def serve_health(
     if strict and not await _is_named(core, claims, url):
         _authorize(claims, url)
     handle = core.stores.visit(url)
-    problem = await handle.check()
+    # A disk that is full for appends may be full for a store whose latest check succeeded.
+    problem = await handle.check(anew=bool(core.file_problem) and not handle.is_remote)
     if not problem and request.check_delete:
         problem = await handle.probe_delete(request.check_delete_prefix)
     status = pb.Status.FRAGMENT_STORE_UNHEALTHY if problem else pb.Status.OK

@@ -179,11 +179,16 @@ class StoreHandle:
         else:
             _logger.warning("fragment store %s works again", self.name, extra=extra)
 
-    async def check(self) -> str:
+    async def check(self, *, anew: bool = False) -> str:
         """Check the store if a check is due, and return why it's unhealthy, or an empty text.
+
+        Args:
+            anew: Whether a check is due now, however old the last one is.
 
         Cancellation: safe.
         """
+        if anew:
+            self._due = 0.0
         while (running := self._begin_check()) is not None:
             await running.ended.wait()
             if running.store is self.store:

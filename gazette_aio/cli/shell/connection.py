@@ -229,7 +229,7 @@ _PEER_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         {"default": "", "metavar": "KEYS"},
     ),
     "auth-keys-file": (
-        "File of the keys, which other processes can't see.",
+        "File of the keys, which other processes can't see; a pipe such as /dev/stdin, too.",
         {"type": click.Path(exists=True, dir_okay=False, path_type=Path)},
     ),
     "auth-token": ("Bearer token to send with requests.", {"default": "", "metavar": "TOKEN"}),

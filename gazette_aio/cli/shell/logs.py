@@ -19,11 +19,23 @@ _FORMATS: Final[tuple[LogFormat, ...]] = ("json", "text", "color")
 _CHOSEN: Final = "gazette_aio.logs"
 
 
-def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--log.level` and `--log.format`, which take effect when they're parsed."""
+def log_options(command: Callable[..., Any], *, level: str = DEFAULT_LEVEL) -> Callable[..., Any]:
+    """Add the options `--log.level` and `--log.format`, which take effect when they're parsed.
+
+    Args:
+        command: The command.
+        level: Its default level.
+    """
+
+    def configure(context: click.Context, option: click.Parameter, value: str | None) -> None:
+        chosen: dict[str, Any] = context.meta.setdefault(_CHOSEN, {})
+        if value is not None:
+            chosen[option.name or ""] = value
+        configure_logging(chosen.get("log_level", level), chosen.get("log_format", DEFAULT_FORMAT))
+
     for name, choices, default, more in (
         ("format", _FORMATS, DEFAULT_FORMAT, ()),
-        ("level", tuple(LEVELS), DEFAULT_LEVEL, ("--log-level",)),
+        ("level", tuple(LEVELS), level, ("--log-level",)),
     ):
         command = click.option(
             f"--log.{name}",
@@ -32,22 +44,12 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
             envvar=f"LOG_{name.upper()}",
             show_envvar=True,
             type=click.Choice(choices, case_sensitive=False),
-            callback=_configure,
+            callback=configure,
             expose_value=False,
             help=f"{'Least level' if name == 'level' else 'Format'} of log records on stderr. "
             f"[default: {default}]",
         )(command)
     return command
-
-
-def _configure(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    if value is None:
-        return
-    chosen: dict[str, Any] = context.meta.setdefault(_CHOSEN, {})
-    chosen[option.name or ""] = value
-    configure_logging(
-        chosen.get("log_level", DEFAULT_LEVEL), chosen.get("log_format", DEFAULT_FORMAT)
-    )
 
 
 def configure_logging(level: str = DEFAULT_LEVEL, style: LogFormat = DEFAULT_FORMAT) -> None:

@@ -49,7 +49,7 @@ def _with_keys(command: Callable[..., None]) -> Callable[..., None]:
         envvar="BROKER_AUTH_KEYS_FILE",
         show_envvar=True,
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="File of the keys, which other processes can't see.",
+        help="File of the keys, which other processes can't see; a pipe such as /dev/stdin, too.",
     )
     @functools.wraps(command)
     def with_keys(auth_keys: str | None, auth_keys_file: Path | None, **given: Any) -> None:

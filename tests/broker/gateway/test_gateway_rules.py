@@ -259,7 +259,7 @@ def test_counters_as_text() -> None:
         "# HELP gazette_spool_commits_total Committed appends.",
         "# TYPE gazette_spool_commits_total counter",
         "gazette_spool_commits_total 3",
-        "# HELP gazette_failing_stores Stores that fail and are retried.",
+        "# HELP gazette_failing_stores Stores, or the data directory, that fail.",
         "# TYPE gazette_failing_stores gauge",
         "gazette_failing_stores 2",
         "# HELP gazette_write_head Offset at which a journal ends.",

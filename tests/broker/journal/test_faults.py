@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import grpc.aio
 import pytest
@@ -100,6 +102,35 @@ async def test_appends_whose_log_entries_cannot_be_written_are_rolled_back(
             assert await caller.read() == b"keptmorestill"
 
 
+async def _told(broker: EmbeddedBroker) -> tuple[int, str, int]:
+    """Return status and text of the probe, and the metric of stores that fail."""
+    async with aiohttp.ClientSession(broker.http_endpoint) as session:
+        async with session.get("/debug/ready") as probe, session.get("/debug/metrics") as metrics:
+            ready, text = await probe.text(), await metrics.text()
+    [count] = re.findall(r"^gazette_failing_stores (\d+)$", text, re.MULTILINE)
+    return probe.status, ready, int(count)
+
+
+@pytest.mark.parametrize("part", [".spool", "/meta/"], ids=["append", "apply"])
+async def test_a_full_disk_is_told_to_probes_until_it_has_space(tmp_path: Path, part: str) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(tmp_path, fsync="off", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            assert await _told(broker) == (200, "", 0)
+            files.fail("pwrite", part)
+            applies = part == "/meta/"
+            with pytest.raises(grpc.aio.AioRpcError, match="the broker's disk is full"):
+                await (caller.create(journal_spec("test/b")) if applies else caller.append(b"lost"))
+            text = "the broker's disk is full (no space left on device)"
+            text = f"key space: {text}" if applies else text
+            assert await _told(broker) == (200, f"the data directory fails: {text}\n", 1)
+            assert broker.stats()["gazette_failing_stores"] == {"data directory": text}
+            files.heal()
+            await (caller.create(journal_spec("test/b")) if applies else caller.append(b"more"))
+            assert await _told(broker) == (200, "", 0)
+
+
 async def test_a_journal_whose_sync_fails_accepts_nothing_until_a_restart(tmp_path: Path) -> None:
     files = FaultyFiles()
     broker = EmbeddedBroker(tmp_path, fsync="commit", files=files)
@@ -114,6 +145,8 @@ async def test_a_journal_whose_sync_fails_accepts_nothing_until_a_restart(tmp_pa
         assert await _refused(caller) == "append stream: input/output error"
         assert await caller.read() == b"kept"
         assert await caller.commit(b"fine", "test/other") == 5
+        # Probes are told of it, but not which journal it is.
+        assert await _told(broker) == (200, "the data directory fails: input/output error\n", 1)
     async with EmbeddedBroker(tmp_path, fsync="off") as broker:
         async with calling(broker.endpoint) as caller:
             # An append whose outcome was unknown may be there, as a whole.
