@@ -64,7 +64,7 @@ def conflicting(editor: dict[str, str]) -> dict[str, str]:
     return meanwhile(
         editor,
         "gazette-aio journals list -l name=topic/two -o yaml | sed 's/blue/red/'"
-        " | gazette-aio journals apply >/dev/null",
+        " | gazette-aio journals apply >/dev/null 2>&1",
     )
 
 

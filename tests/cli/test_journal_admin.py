@@ -85,6 +85,7 @@ async def test_prune_removes_what_is_older_than_the_retention(
         os.utime(path, (1_000_000, 1_000_000))
     await gazette_broker.refresh()
     planned = await broker_cli(*args, "--dry-run")
+    rootless = await broker_cli(*args[:-2], "--dry-run")
     assert all(path.exists() for path in files)
     done = await broker_cli(*args)
     none = await broker_cli("journals", "prune", "-l", "name=no/such")
@@ -92,6 +93,9 @@ async def test_prune_removes_what_is_older_than_the_retention(
     assert young.json["journals"][0]["pruned_fragments"] == 0
     assert planned.json["journals"][0]["pruned_fragments"] == len(files)
     assert done.json["journals"] == planned.json["journals"]
+    assert (planned.err, rootless.json) == ("", planned.json)
+    needed = "store file:///: it needs --file-root or $BROKER_FILE_ROOT"
+    assert rootless.err == f"gazette-aio: nothing would be removed of {needed}\n"
     assert not any(path.exists() for path in files)
     assert (none.code, none.err) == (1, "gazette-aio: no journal matches 'name=no/such'\n")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import time
+
 import pytest
 
 import gazette_aio.protocol as pb
@@ -131,6 +134,31 @@ async def test_revision_conflict_fails(broker_cli, space):
     assert done.err.count("\n") == 1
 
 
+async def test_specs_that_exist_as_they_are_are_not_sent(broker_cli, gazette_client, space):
+    await broker_cli("journals", "apply", str(space))
+    before = await gazette_client.list()
+    listed = await broker_cli("journals", "list", "-o", "yaml")
+    same = await broker_cli("journals", "apply", stdin=listed.out)
+    as_json = await broker_cli("journals", "apply", "--json", stdin=listed.out)
+    changed = await broker_cli("journals", "apply", stdin=listed.out.replace(b"blue", b"red"))
+
+    assert (same.code, same.out, same.err) == (0, b"", "gazette-aio: nothing was changed\n")
+    assert as_json.json == {"upserts": [], "deletes": [], "dry_run": False}
+    revisions = [journal.mod_revision for journal in before.journals]
+    assert changed.text == f"revision {revisions[0] + 1}: 1 upserted\n"
+    after = [journal.mod_revision for journal in (await gazette_client.list()).journals]
+    assert after == [revisions[0], revisions[0] + 1]
+
+
+@pytest.mark.gazette_broker(auth_keys="c2VjcmV0")
+async def test_a_token_that_permits_only_to_apply_applies_all(broker_cli, gazette_client, space):
+    auth = pb.KeyedAuth("c2VjcmV0")
+    token = auth.sign(pb.Claims(pb.Capability.APPLY), dt.timedelta(hours=1), time.time())
+    done = await broker_cli("journals", "apply", str(space), env={"BROKER_AUTH_TOKEN": token})
+
+    assert done.text.endswith(": 2 upserted\n"), done.err
+
+
 async def test_delete_by_yaml(broker_cli, gazette_client, space):
     await broker_cli("journals", "apply", str(space))
     listed = await broker_cli("journals", "list", "-o", "yaml", "--selector", "color=blue")
@@ -148,7 +176,7 @@ async def test_list_table_and_selector(broker_cli, gazette_broker, space):
 
     header, row = done.text.splitlines()
     assert header.split() == [
-        "NAME", "CONTENT", "TYPE", "REVISION", "REPLICATION", "PRIMARY", "STORES",
+        "NAME", "CONTENT", "TYPE", "REVISION", "RF", "PRIMARY", "STORES",
     ]  # fmt: skip
     process = gazette_broker.process_id
     assert row.split() == [

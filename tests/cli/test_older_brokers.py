@@ -44,6 +44,7 @@ async def test_pruning_without_checks_of_stores(cli: Any, tmp_path: Path) -> Non
             "CONSUMER_ADDRESS": harness.members[0].endpoint,
             "CONSUMER_AUTH_KEYS": "c2VjcmV0",
             "BROKER_ADDRESS": broker.endpoint,
+            "BROKER_FILE_ROOT": str(tmp_path),
         }
         with broker.control.keep("fragment_store_health", fail="UNIMPLEMENTED"):
             done = await cli("shards", "prune", "-l", "", "--dry-run", "--json", env=env)

@@ -71,28 +71,38 @@ async def drawn(columns: int, endpoint: str) -> list[str]:
     [
         (
             120,
-            "NAME CONTENT TYPE REVISION REPLICATION PRIMARY STORES",
+            "NAME CONTENT TYPE REVISION RF PRIMARY STORES",
             f"{NAME} application/x-ndjson 5 1 local/broker-ee24ab91 file:///",
         ),
         (
             80,
-            "NAME CONTENT TYPE REVISION REPLICATION PRIMARY",
-            f"{NAME} applica…ndjson 5 1 local/…24ab91",
+            "NAME CONTENT TYPE REVISION RF PRIMARY STORES",
+            f"{NAME} applic…ndjson 5 1 local/…24ab91 file:///",
         ),
-        (60, "NAME CONTENT TYPE REVISION", f"{NAME} application/x-ndjson 5"),
+        (60, "NAME CONTENT TYPE REVISION RF", f"{NAME} applicati…x-ndjson 5 1"),
         (20, "NAME", "shop/order…s/part-00"),
     ],
 )
 async def test_a_row_is_one_line_of_a_terminal(columns: int, header: str, row: str) -> None:
-    async with StubBroker(suffix="broker-ee24ab91") as broker:
+    assert await listed(columns, NAME, "broker-ee24ab91") == [header, row]
+
+
+async def test_common_journals_fit_into_a_common_terminal() -> None:
+    row = "events/part-00 application/x-ndjson 5 1 local/ee24ab91 file:///"
+    assert (await listed(80, "events/part-00", "ee24ab91"))[1] == row
+
+
+async def listed(columns: int, name: str, suffix: str) -> list[str]:
+    """Return the words of a listing of a journal on a terminal."""
+    async with StubBroker(suffix=suffix) as broker:
         spec = journal_spec(
-            NAME, stores=["file:///"], labels={"content-type": "application/x-ndjson"}
+            name, stores=["file:///"], labels={"content-type": "application/x-ndjson"}
         )
-        member = pb.ProcessSpec.ID(zone="local", suffix="broker-ee24ab91")
+        member = pb.ProcessSpec.ID(zone="local", suffix=suffix)
         route = pb.Route(members=[member], primary=0)
         journal = pb.ListResponse.Journal(spec=spec, mod_revision=5, route=route)
         broker.list_handler = lambda _: pb.ListResponse(header=broker.header(), journals=[journal])
         lines = await drawn(columns, broker.endpoint)
 
-    assert [" ".join(line.split()) for line in lines] == [header, row]
     assert all(len(line) <= columns for line in lines)
+    return [" ".join(line.split()) for line in lines]

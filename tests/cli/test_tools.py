@@ -452,6 +452,8 @@ async def test_doctor_lists_failed_shards(cli: Any) -> None:
 
         await eventually(has_failed)
         done = await cli("doctor", "--json", env=env)
+        listed = await cli("shards", "list", env=env)
+        as_json = await cli("shards", "list", "--json", env=env)
 
     found = {each["check"]: each for each in fine.json}
     assert (fine.code, found["shards"]["detail"]) == (0, "none of 1 has failed"), fine.err
@@ -461,6 +463,9 @@ async def test_doctor_lists_failed_shards(cli: Any) -> None:
     [failed] = [each for each in done.json if each["check"] == "shard shop/shard-one"]
     assert failed["detail"] == "orders at offset 0: consume_message(): KeyError: 'quantity'"
     assert failed["remedy"].endswith("`gazette-aio shards unassign -l id=shop/shard-one --failed`")
+    assert len(listed.text.splitlines()) == 2
+    assert listed.err == f"gazette-aio: shop/shard-one has failed: {failed['detail']}\n"
+    assert as_json.err == "", "which has the errors itself"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ _COMMON: Final[list[Column]] = [
     _NAME,
     ("CONTENT TYPE", lambda item: pb.value_of(item.spec.labels, pb.CONTENT_TYPE) or "-"),
     ("REVISION", lambda item: item.mod_revision),
-    ("REPLICATION", lambda item: item.spec.replication),
+    ("RF", lambda item: item.spec.replication),
     ("PRIMARY", _primary),
     ("STORES", lambda item: ",".join(item.spec.fragment.stores) or "-"),
 ]

@@ -18,8 +18,9 @@ from gazette_aio.cli.shards.recovery import recover
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.groups import CommandGroup
-from gazette_aio.cli.shell.messages import tree_of
+from gazette_aio.cli.shell.messages import MOST_FAILURES, failure_of, tree_of
 from gazette_aio.cli.shell.output import print_json, print_line, print_table
+from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.specs.commands import (
     Specs,
     apply_file,
@@ -144,6 +145,8 @@ def list_(
     specs = shard_specs(consumer, connection)
     say_nothing_matches(specs, listing, selector)
     print_listing(specs, listing, columns, output, tree)
+    if output == "table":
+        _say_failures(listing)
 
 
 async def _listed(
@@ -174,6 +177,14 @@ async def _listed(
             print_line(f"gazette-aio: the lag is unknown: {explain(error)}", err=True)
             return listing, {}
     return listing, dict(zip(shards, lags, strict=True))
+
+
+def _say_failures(listing: pc.ListResponse) -> None:
+    failures = [(each.spec.id, text) for each in listing.shards if (text := failure_of(each))]
+    for shard, text in failures[:MOST_FAILURES]:
+        print_line(f"gazette-aio: {shard} has failed: {text}", err=True)
+    if more := len(failures[MOST_FAILURES:]):
+        print_line(f"gazette-aio: {counted(more, 'more shard')} failed", err=True)
 
 
 def _status(statuses: Iterable[pc.ReplicaStatus]) -> str:

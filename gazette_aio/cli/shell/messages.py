@@ -1,4 +1,4 @@
-"""Protobuf messages in the forms of JSON and of protobuf text that `gazctl` prints."""
+"""Protobuf messages in the forms of JSON and of protobuf text that `gazctl` prints, and errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import json_format, text_format
 
+from gazette_aio.protocol import consumer as pc
+
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+MOST_FAILURES: Final = 20
+"""Most shards whose failures are shown."""
 
 _NANOSECONDS: Final = 1_000_000_000
 _WIDE: Final = {1, 3, 4, 6, 16, 18}
@@ -84,6 +89,13 @@ def _full_value(value: Any, field: Any) -> Any:
     if field.type == _BYTES:
         return base64.b64encode(value).decode() or None
     return str(value) if field.type in _WIDE and field.type != _DOUBLE else value
+
+
+def failure_of(shard: pc.ListResponse.Shard) -> str:
+    """Return why replicas of a shard have failed, as one line; empty if none has."""
+    failed = [each for each in shard.status if each.code == pc.ReplicaStatus.FAILED]
+    texts = dict.fromkeys(text for status in failed for text in status.errors or ("failed",))
+    return "; ".join(" ".join(text.split()) for text in texts)
 
 
 def plain_tree_of(message: Message) -> Any:

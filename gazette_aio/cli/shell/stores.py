@@ -12,7 +12,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.shell.output import print_json, print_table
+from gazette_aio.cli.shell.output import print_json, print_line, print_table
 from gazette_aio.cli.shell.quantities import counted
 
 if TYPE_CHECKING:
@@ -50,26 +50,29 @@ class Pruning:
         self._file_root = file_root
         self._origins = frozenset(origins)
         self._dry_run = dry_run
-        self._opened: dict[str, FragmentStore] = {}
+        self._opened: dict[str, FragmentStore | None] = {}
 
     def open(self, url: str) -> None:
         """Open the store of a URL, unless nothing is removed.
 
         Raises:
-            CommandError: The URL has the scheme `file`, and there's no file root.
+            CommandError: The URL has the scheme `file`, and there's no file root. If nothing is
+                removed, that's said on stderr.
             StoreError: The store can't be opened.
         """
         # Other commands need no broker.
         from gazette_aio.broker.stores.opening import is_remote_store, open_store  # noqa: PLC0415
 
-        if self._dry_run or url in self._opened:
+        if url in self._opened:
             return
         if self._file_root is None and not is_remote_store(url):
-            raise CommandError(
-                f"nothing was removed of store {url}: it needs --file-root or $BROKER_FILE_ROOT"
-            )
+            needed = f"store {url}: it needs --file-root or $BROKER_FILE_ROOT"
+            if not self._dry_run:
+                raise CommandError(f"nothing was removed of {needed}")
+            print_line(f"gazette-aio: nothing would be removed of {needed}", err=True)
         root = self._file_root or Path()
-        self._opened[url] = open_store(url, root, origins=self._origins)
+        store = None if self._dry_run else open_store(url, root, origins=self._origins)
+        self._opened[url] = store
 
     async def remove(self, result: Pruned, fragment: pb.Fragment) -> None:
         """Remove a fragment from its opened store, and count it in the result of its journal.
@@ -81,8 +84,8 @@ class Pruning:
 
         path = pb.content_path(fragment)
         try:
-            if not self._dry_run:
-                await in_thread(self._opened[fragment.backing_store].remove, path)
+            if (store := self._opened[fragment.backing_store]) is not None:
+                await in_thread(store.remove, path)
         except FileNotFoundError:
             pass  # Somebody else has removed it, and the broker's listing is older.
         except (OSError, StoreAccessError, pb.StoreError) as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.messages import prototext
 from gazette_aio.cli.shell.output import print_json, print_line, print_text
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    import gazette_aio.protocol as pb
     from gazette_aio.cli.specs.selection import Kind, Selection
     from gazette_aio.cli.specs.transactions import OnApplied
 
@@ -78,6 +78,28 @@ class Specs:
         async with self.open() as client:
             items = self.items(await self.fetch(client, selector))
         return compare(request.changes, {spec_name(item.spec): item for item in items})
+
+    async def apply_changed(self, request: Any, size: int | None) -> tuple[list[Any], int | None]:
+        """Apply a request without the specs that exist as they are.
+
+        Returns:
+            The changes that were sent, and the revision of the last transaction, or None.
+
+        Cancellation: aborts — the transactions so far remain.
+        """
+        changes = list(request.changes)
+        try:
+            compared = await self.compare(request)
+        except pb.TransportError as error:
+            if error.code not in {"PERMISSION_DENIED", "UNAUTHENTICATED"}:
+                raise
+            await self.check(request)  # A token may permit to apply, but not to list.
+        else:
+            kept = [each.action == "keep" and not each.conflict for each in compared]
+            changes = [change for change, same in zip(changes, kept, strict=True) if not same]
+        if not changes:
+            return changes, None
+        return changes, await apply_changes(self.open(), self.send, changes, size)
 
     async def listed(self, selection: Selection) -> str:
         """Return the YAML of a selection, which must match something.
@@ -139,8 +161,11 @@ def apply_file(
         lambda: specs.load(text, source=source).to_apply_request(), source, f"{specs.kind}s"
     )
     if not dry_run:
-        revision = asyncio.run(specs.apply(request, max_txn_size))
-        print_applied(request.changes, revision, as_json=as_json)
+        applied, revision = asyncio.run(specs.apply_changed(request, max_txn_size))
+        if not applied:
+            print_line("gazette-aio: nothing was changed", err=True)
+        if applied or as_json:
+            print_applied(applied, revision, as_json=as_json)
         return
     if output == "proto":
         print_text(prototext(request))

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import CommandError, WrongServerError
-from gazette_aio.protocol import consumer as pc
+from gazette_aio.cli.shell.messages import MOST_FAILURES, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from gazette_aio.protocol import consumer as pc
+
 SKEW_SECONDS: Final = 5.0
 """Difference of clocks, in seconds, that breaks tokens and retention."""
 
 _SOON_SECONDS: Final = 14 * 86_400.0
-_MOST_SHARDS: Final = 20
 _INSTALL_NATIVE: Final = (
     "install Rust 1.85 or newer, and then the package again by "
     "`pip install --force-reinstall --no-deps --no-cache-dir gazette-aio`, "
@@ -209,25 +210,19 @@ def store_check_failure(store: str, error: pb.GazetteError) -> Finding:
 
 def shard_findings(shards: Iterable[pc.ListResponse.Shard]) -> list[Finding]:
     """Return the findings of listed shards: of each failed one, up to some."""
-    errors = {shard.spec.id: _errors_of(shard) for shard in shards}
-    failed = {shard: texts for shard, texts in errors.items() if texts}
+    errors = {shard.spec.id: failure_of(shard) for shard in shards}
+    failed = {shard: text for shard, text in errors.items() if text}
     if not failed:
         return [Finding("shards", "ok", f"none of {len(errors)} has failed")]
     findings: list[Finding] = []
-    for shard, texts in list(failed.items())[:_MOST_SHARDS]:
+    for shard, text in list(failed.items())[:MOST_FAILURES]:
         select = shlex.quote(f"id={shard}")
         remedy = f"mend the cause, and run `gazette-aio shards unassign -l {select} --failed`"
-        findings.append(Finding(f"shard {shard}", "failed", "; ".join(texts), remedy))
-    if len(failed) > _MOST_SHARDS:
+        findings.append(Finding(f"shard {shard}", "failed", text, remedy))
+    if len(failed) > MOST_FAILURES:
         detail = f"{len(failed)} of {len(errors)} have failed"
         findings.append(Finding("shards", "failed", detail, "see `gazette-aio shards list`"))
     return findings
-
-
-def _errors_of(shard: pc.ListResponse.Shard) -> list[str]:
-    failed = [each for each in shard.status if each.code == pc.ReplicaStatus.FAILED]
-    texts = dict.fromkeys(text for status in failed for text in status.errors or ("failed",))
-    return [" ".join(text.split()) for text in texts]
 
 
 def wrong_server(peer: str, error: CommandError) -> Finding:
