@@ -27,7 +27,7 @@ class StatusError(GazetteError):
     """Number of the status."""
     endpoint: str = ""
     """Endpoint that the client called; empty if it isn't known."""
-    explanation: ClassVar[str] = ""
+    explanation: str = ""
     """Meaning of the status, and the remedy if there's one; empty for an unknown status."""
 
     subject: ClassVar[str]
@@ -151,9 +151,26 @@ class NotJournalBrokerError(BrokerStatusError, status=pb.Status.NOT_JOURNAL_BROK
 
 
 class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_YET_AVAILABLE):
-    """A non-blocking read reached the write head."""
+    """A non-blocking read reached the write head, or a hole that the broker doesn't skip."""
 
     explanation = "the offset is beyond the journal's write head"
+
+    def __init__(self, detail: str = "", **parts: Any) -> None:
+        super().__init__(detail, **parts)
+        if self.is_below_head:
+            self.explanation = (
+                "the offset is below the write head, and no fragment has it: its content was "
+                "removed, or isn't known yet. Read from the begin of a listed fragment, or later"
+            )
+
+    @property
+    def is_below_head(self) -> bool:
+        """Whether the read ended below the write head: its offset lies in a hole, or soon exists.
+
+        Brokers skip a hole only before stored fragments.
+        """
+        head: int = getattr(self.response, "write_head", 0)
+        return self.response is not None and self.response.offset < head
 
     @property
     def is_beyond_head(self) -> bool:

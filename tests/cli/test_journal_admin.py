@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
 import pytest
@@ -98,6 +99,31 @@ async def test_prune_removes_what_is_older_than_the_retention(
     assert rootless.err == f"gazette-aio: nothing would be removed of {needed}\n"
     assert not any(path.exists() for path in files)
     assert (none.code, none.err) == (1, "gazette-aio: no journal matches 'name=no/such'\n")
+
+
+async def test_a_read_of_a_hole_before_the_spool_says_what_to_do(
+    broker_cli: Any, gazette_broker: Any, gazette_client: Any, stored: str, tmp_path: Any
+) -> None:
+    shutil.rmtree(tmp_path / "gazette-broker" / "fragments" / stored)
+    await gazette_broker.refresh()
+    of_one = await broker_cli("journals", "read", stored)
+    of_many = await broker_cli("journals", "read", "-l", f"name={stored}")
+    with pytest.raises(pb.OffsetNotYetAvailableError) as raised:
+        async with gazette_client.read(stored) as reader:
+            await reader.read()
+    [listed] = (await gazette_client.list_fragments(stored)).fragments
+    begin = listed.spec.begin
+    later = await broker_cli("journals", "read", stored, f"--offset={begin}")
+
+    text = "the offset is below the write head, and no fragment has it: its content was removed"
+    for done in (of_one, of_many):
+        assert (done.code, done.out) == (0, b"")
+        assert text in done.err
+        assert "Read from the begin of a listed fragment, or later" in done.err
+        assert "`journals fragments` lists them" in done.err
+    assert raised.value.is_below_head
+    assert text in str(raised.value)
+    assert later.out == b"z" * 10
 
 
 def test_retention_decides() -> None:

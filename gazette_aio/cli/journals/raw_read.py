@@ -212,6 +212,8 @@ class RawRead:
                 raise CommandError(text) from None
             if error.is_beyond_head:
                 await reader.check_head()
+            if error.is_below_head:
+                print_line(f"gazette-aio: {explain(error)}", err=True)
             return None
 
     async def _put(self, reader: RetryReader, content: bytes) -> None:

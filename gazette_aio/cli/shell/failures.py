@@ -68,6 +68,7 @@ class UnreachableError(CommandError):
 
 
 _COMMANDS: dict[type[BaseException], str] = {
+    pb.OffsetNotYetAvailableError: "; `journals fragments` lists them",
     pb.FragmentStoreUnhealthyError: "; `journals store-health URL` says why",
     pb.EtcdTransactionFailedError: (
         "; `journals apply --dry-run` names it, and `journals list -o yaml` prints its revision"
