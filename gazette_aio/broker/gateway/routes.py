@@ -126,7 +126,7 @@ class GatewayRoutes:
             lines.append(f"the data directory fails: {problem}\n")
         if failing:
             lines.append(f"fragment stores that fail: {len(failing)}, see the log\n")
-        return web.Response(text="".join(lines))
+        return web.Response(text="".join(lines) or None)
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         """Return the counters, with the write heads of journals which the client may list."""
