@@ -330,7 +330,7 @@ async def test_servers_that_dont_speak_as_the_address_says() -> None:
             (broker.endpoint.replace("http:", "https:"), "doesn't speak TLS: write http://"),
         ):
             retry = RetryPolicy(max_attempts=1)
-            async with connect(address, connect_timeout=1, retry=retry) as client:
+            async with connect(address, connect_timeout=5, retry=retry) as client:
                 with pytest.raises(pb.TransportError) as raised:
                     await client.append("shop/orders", b"x")
             check(raised.value, f"{address}.*{text}")

@@ -310,7 +310,7 @@ def test_an_iterator_which_does_not_end_is_not_waited_for_for_ever(
         others = {task for task in asyncio.all_tasks() if task.get_name() != "gazette-spark"}
         await asyncio.wait(others - {asyncio.current_task()})
 
-    bridge.run(end(), 5)
+    bridge.run(end())
 
 
 BLOCKED = """

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import gazette_aio.protocol as pb
-from gazette_aio.client.listing.calls import not_listed
 from gazette_aio.message.uuid import unix_ns
 from gazette_aio.protocol.errors import (
     ConfigurationError,
@@ -196,6 +195,9 @@ async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[pb.J
     for name, bare in zip(names, plain, strict=True):
         spec = by_name.get(bare)
         if spec is None:
+            # The transport is loaded by clients only.
+            from gazette_aio.client.listing.calls import not_listed  # noqa: PLC0415
+
             advice = f"; if it's a selector, {_advice(name)}"
             remedy = advice if is_selector_expression(name) else ""
             step = "fetching journal spec: "
