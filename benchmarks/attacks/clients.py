@@ -38,7 +38,7 @@ async def attack(duration: float, seed: int) -> None:
     async with EmbeddedBroker(fsync="off") as broker, connect(broker.endpoint) as client:
         await create_journals(client, journal_spec(_JOURNAL), journal_spec(_OTHER))
         port = int(broker.endpoint.rpartition(":")[2])
-        while time.monotonic() < end:
+        while not expected or time.monotonic() < end:
             content = b"%d\n" % len(expected)
             expected.append(content)
             async with asyncio.TaskGroup() as group:
