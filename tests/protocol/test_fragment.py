@@ -78,15 +78,8 @@ def test_sums():
         pb.sum_from_digest(b"\x01\x02")
 
 
-def test_sum_of_foobar():
+def test_sums_of_any_kind_of_buffer():
     total = pb.sha1_sum(b"foobar")
-    assert (total.part1, total.part2, total.part3) == (
-        9818929077650071837,
-        16855769869500342913,
-        630401144,
-    )
-    assert pb.sum_to_digest(total).hex() == "8843d7f92416211de9ebb963ff4ce28125932878"
-    # Any kind of buffer will do.
     assert pb.sha1_sum(memoryview(b"foobar")) == pb.sha1_sum(bytearray(b"foobar")) == total
 
 

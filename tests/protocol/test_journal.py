@@ -17,13 +17,8 @@ from tests.protocol.support import error_of
 @pytest.mark.parametrize(
     "name",
     [
-        "a/valid/path/to/a/journal",
-        "foo/bar;baz/bing",
-        "foo/bar/webhook;foo/bar/webhook/http%3A%2F%2Fexample.com%3A9000%2F",
         "日本",
         "été",
-        "....",
-        "../a/b",
         "a" * 512,
         "é" * 256,
     ],
@@ -36,23 +31,9 @@ def test_valid_names(name: str):
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("/leading/slash", "cannot begin with '/' (/leading/slash)"),
-        ("trailing/slash/", "must be a clean path (trailing/slash/)"),
-        ("extra-middle//slash", "must be a clean path (extra-middle//slash)"),
         ("//a/b", "must be a clean path (//a/b)"),
-        ("./a/b", "must be a clean path (./a/b)"),
-        ("a/b/..", "must be a clean path (a/b/..)"),
-        ("not-$%|-a valid token", "not a valid token (not-$%|-a valid token)"),
-        ("", "invalid length (0; expected 4 <= length <= 512)"),
-        ("zz", "invalid length (2; expected 4 <= length <= 512)"),
         ("日", "invalid length (3; expected 4 <= length <= 512)"),
         ("é" * 257, "invalid length (514; expected 4 <= length <= 512)"),
-        (
-            "foo/bar;disallowed#rune",
-            "metadata path segment: not a valid token (disallowed#rune)",
-        ),
-        ("foo/bar;", "metadata path segment: invalid length (0; expected 1 <= length <= 512)"),
-        ("foo/bar;a;b", "metadata path segment: not a valid token (a;b)"),
         ("name\n", "not a valid token (name\n)"),
         ("name\x00x", "not a valid token (name\x00x)"),
         ("\ud800\udc00", "not a valid token (\ud800\udc00)"),

@@ -336,66 +336,8 @@ def test_a_suspension_stays_with_its_journal():
     assert root.to_apply_request().changes[0].upsert == suspended
 
 
-def names_of(root: pb.Node) -> list[object]:
-    return [root.name, *map(names_of, root.children)] if root.children else [root.name]
-
-
-def test_extraction_of_trees():
-    names = [
-        "bar/one",
-        "foo/111/aaa/i",
-        "foo/111/aaa/j",
-        "foo/111/bbb",
-        "foo/222",
-        "fozz",
-        "fozz/x",
-    ]
-    response = pb.ListResponse(
-        journals=[{"spec": {"name": name}, "mod_revision": 1} for name in names]
-    )
-    root = pb.Node.from_list_response(response)
-    root.validate()
-    assert names_of(root) == [
-        "",
-        ["bar/one"],
-        [
-            "foo/",
-            ["foo/111/", ["foo/111/aaa/", ["foo/111/aaa/i"], ["foo/111/aaa/j"]], ["foo/111/bbb"]],
-            ["foo/222"],
-        ],
-        ["fozz"],
-        ["fozz/x"],
-    ]
-    single = pb.Node.from_list_response(pb.ListResponse(journals=[response.journals[1]]))
-    assert names_of(single) == ["foo/111/aaa/i"]
-    assert pb.dump_journal_space(pb.Node.from_list_response(pb.ListResponse())) == "{}\n"
-
-
-def test_patches_of_a_tree():
-    root = pb.Node.from_list_response(
-        pb.ListResponse(
-            journals=[
-                {"spec": {"name": name, "replication": 1}, "mod_revision": index}
-                for index, name in enumerate(["root/aaa/000", "root/aaa/222"], 1)
-            ]
-        )
-    )
-    root.patch(node("root/aaa/111"))
-    root.patch(node("root/bbb/ccc"))
-    root.patch(node("dddd", replication=9))
-    kept = root.patch(node("root/aaa/000", flags=1))
-    assert kept.revision == 1
-    assert kept.spec.flags == 1
-    root.mark_unpatched_for_deletion()
-    root.validate()
-    leaves = {leaf.name: leaf.delete for leaf in root.walk_terminal_nodes()}
-    assert leaves == {
-        "dddd": None,
-        "root/aaa/000": None,
-        "root/aaa/111": None,
-        "root/aaa/222": True,
-        "root/bbb/ccc": None,
-    }
+def test_a_directory_is_no_patch():
+    root = node("root/", node("root/aaa", replication=1))
     with pytest.raises(pb.ValidationError, match="expected a journal to patch"):
         root.patch(node("root/"))
 

@@ -89,47 +89,6 @@ def test_building():
         pb.label_set("aaa")
 
 
-def test_set_validation_one_error_after_another():
-    label_set = labels(
-        [
-            ["bad label", "111"],
-            ["aaa", "444"],
-            ["aaa", "333"],
-            ["aaa", "222"],
-            ["ccc", ""],
-            ["ccc", ""],
-            ["ccc", "555"],
-            ["ddd", "666", True],
-        ]
-    )
-    at = label_set.labels
-
-    def swap(first: int, second: int) -> None:
-        kept = pb.Label()
-        kept.CopyFrom(at[first])
-        at[first].CopyFrom(at[second])
-        at[second].CopyFrom(kept)
-
-    order = "Labels not in unique, sorted order"
-    assert error_of(pb.validate, label_set) == "Labels[0].Name: not a valid token (bad label)"
-    at[0].name = "bbb"
-    assert error_of(pb.validate, label_set) == f"{order} (index 1; label name aaa <= bbb)"
-    swap(0, 3)
-    assert error_of(pb.validate, label_set) == f"{order} (index 2; label aaa value 333 <= 444)"
-    swap(1, 2)
-    assert error_of(pb.validate, label_set) == f"{order} (index 5; label ccc value  <= )"
-    at[5].value = "444"
-    assert error_of(pb.validate, label_set) == (
-        "Label has empty & non-empty values (index 5; label ccc value 444)"
-    )
-    at[4].value = "44"
-    assert error_of(pb.validate, label_set) == (
-        "Labels[7]: Prefix may not be set outside of a LabelSelector"
-    )
-    at[7].prefix = False
-    assert error_of(pb.validate, label_set) is None
-
-
 def test_the_same_value_with_and_without_a_prefix_is_invalid():
     built = pb.label_set("aaa", "x/")
     pb.add_value(built, "aaa:prefix", "x/")

@@ -55,12 +55,3 @@ def test_paths():
     shards = [SHARD_STAT, SHARD_LIST, SHARD_APPLY, SHARD_GET_HINTS, SHARD_UNASSIGN]
     assert list(SHARD_METHODS) == shards
     assert list(REQUIRED_CAPABILITIES) == paths + shards
-
-
-def test_encoding_on_the_wire():
-    request = pb.ReadRequest(journal="a/journal", offset=-1, block=True)
-    assert request.SerializeToString().hex() == "1209612f6a6f75726e616c18ffffffffffffffffff012001"
-    request = pb.FragmentsRequest(journal="a/journal", signatureTTL=pb.duration_proto(60 * 10**9))
-    assert request.SerializeToString().hex() == "1209612f6a6f75726e616c3a02083c"
-    assert pb.AppendRequest().SerializeToString() == b""
-    assert pb.Route(primary=-1).SerializeToString().hex() == "10ffffffffffffffffff01"

@@ -166,24 +166,6 @@ def choose(
     return None if chosen is None else chosen.removeprefix("http://")
 
 
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        ({}, "replica"),
-        ({"primary": READY}, "replica"),
-        ({"other": CONNECTING}, "other"),
-        ({"other": READY, "replica": CONNECTING}, "other"),
-        ({"replica": FAILED}, "other"),
-        ({"replica": None}, "other"),
-        # Better a broker far away than one which can't be reached.
-        ({"replica": FAILED, "other": FAILED}, "primary"),
-        (dict.fromkeys(("primary", "replica", "other"), FAILED), None),
-    ],
-)
-def test_preferences(states: dict[str, MemberState | None], expected: str | None) -> None:
-    assert choose(THREE, states, default=IDLE) == expected
-
-
 def test_chance_decides_among_equals() -> None:
     assert choose(THREE, {}, 0.0) == choose(THREE, {}, 0.49) == "replica"
     assert choose(THREE, {}, 0.5) == choose(THREE, {}, 0.99) == "other"
