@@ -142,7 +142,6 @@ class FragmentReader(ByteReader):
 
         Cancellation: safe — it's closed anyway.
         """
-        self.abandon()
         await self._stream.aclose()
 
     async def _more(self) -> bool:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import gazette_aio.protocol as pb
-
-_SLICE_JOURNALS: Final = 256
-"""Journals to compare in one slice, of about half a millisecond."""
-
-T = TypeVar("T")
-
-Slices = Generator[None, None, T]
-"""Work that yields between its slices, so that other tasks have turns, and returns a result."""
+from gazette_aio.aio.turns import Turns
 
 
 class JournalChange(NamedTuple):
@@ -45,8 +37,8 @@ class ListChanges:
         return bool(self.added or self.removed or self.changed)
 
 
-def changes_between(before: pb.ListResponse | None, after: pb.ListResponse) -> Slices[ListChanges]:
-    """Find the differences between two listings of one selector, in the order listed.
+async def changes_between(before: pb.ListResponse | None, after: pb.ListResponse) -> ListChanges:
+    """Return the differences between two listings of one selector, in the order listed.
 
     Journals are the same if their creation revisions are equal, and have changed if their
     modification revisions differ. Routes are ignored.
@@ -54,18 +46,20 @@ def changes_between(before: pb.ListResponse | None, after: pb.ListResponse) -> S
     Args:
         before: The older listing; None for none.
         after: The newer listing.
+
+    Cancellation: safe.
     """
+    turns = Turns()
     listed = before.journals if before is not None else ()
     # Indices rather than journals: very many objects at once trigger the garbage collector.
     known: dict[str, int] = {}
     for number, journal in enumerate(listed):
         known[journal.spec.name] = number
-        if number % _SLICE_JOURNALS == 0:
-            yield
+        await turns.rest()
     added: list[pb.ListResponse.Journal] = []
     removed: list[pb.ListResponse.Journal] = []
     changed: list[JournalChange] = []
-    for number, journal in enumerate(after.journals):
+    for journal in after.journals:
         place = known.pop(journal.spec.name, None)
         older = None if place is None else listed[place]
         if older is None:
@@ -76,12 +70,10 @@ def changes_between(before: pb.ListResponse | None, after: pb.ListResponse) -> S
         # Another cluster may have equal revisions by chance.
         elif older.mod_revision != journal.mod_revision or older.spec != journal.spec:
             changed.append(JournalChange(_copy(older), _copy(journal)))
-        if number % _SLICE_JOURNALS == 0:
-            yield
-    for number, place in enumerate(known.values()):
+        await turns.rest()
+    for place in known.values():
         removed.append(_copy(listed[place]))
-        if number % _SLICE_JOURNALS == 0:
-            yield
+        await turns.rest()
     return ListChanges(after, tuple(added), tuple(removed), tuple(changed))
 
 
@@ -92,16 +84,18 @@ def _copy(journal: pb.ListResponse.Journal) -> pb.ListResponse.Journal:
     return copy
 
 
-def lists_the_same(one: pb.ListResponse | None, other: pb.ListResponse) -> Slices[bool]:
-    """Determine whether two listings have the same journals, with equal revisions and routes.
+async def lists_the_same(one: pb.ListResponse | None, other: pb.ListResponse) -> bool:
+    """Return whether two listings have the same journals, with equal revisions and routes.
 
     Their headers are ignored.
+
+    Cancellation: safe.
     """
+    turns = Turns()
     if one is None or len(one.journals) != len(other.journals):
         return False
-    for number, (left, right) in enumerate(zip(one.journals, other.journals, strict=True)):
+    for left, right in zip(one.journals, other.journals, strict=True):
         if left != right:
             return False
-        if number % _SLICE_JOURNALS == 0:
-            yield
+        await turns.rest()
     return True

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.signal import Signal
-from gazette_aio.aio.turns import in_turns
 from gazette_aio.client.attempts import Attempts
 from gazette_aio.client.listing.calls import list_once, retried
 from gazette_aio.client.listing.changes import lists_the_same
@@ -185,7 +184,7 @@ class Upkeep:
         self.last_error = None
         before = self.listing
         # Invariant: users rely on the same object while nothing changes.
-        if not await in_turns(lists_the_same(before, listing)):
+        if not await lists_the_same(before, listing):
             self.publish(listing)
             return True
         if before is not None and always:

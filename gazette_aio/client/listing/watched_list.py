@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 import gazette_aio.protocol as pb
 from gazette_aio.aio.owner import Owner
 from gazette_aio.aio.task import OwnedTask
-from gazette_aio.aio.turns import in_turns
 from gazette_aio.client.deadline import checked_timeout
 from gazette_aio.client.listing.calls import list_request
 from gazette_aio.client.listing.changes import changes_between
@@ -242,7 +241,7 @@ class _Changes(_Iteration):
         while True:
             version, listing = await self._newer()
             before = self._before
-            changes = await in_turns(changes_between(before, listing))
+            changes = await changes_between(before, listing)
             self._seen, self._before = version, listing
             if changes or before is None:
                 return changes

@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 import gazette_aio.protocol as pb
-from gazette_aio.client import FragmentSource, install_file_transport, open_fragment_url
-from tests.client.fragments.fragment_support import (
-    FakeBody,
-    FakeFetcher,
-    read_all,
-    read_until_error,
-)
+from gazette_aio.client import install_file_transport, open_fragment_url
+from tests.client.fragments.fragment_support import read_all, read_until_error
 
 CODEC = pb.CompressionCodec
 
@@ -54,21 +49,6 @@ async def test_files(codecs: Path) -> None:
             reader = await open_fragment_url(fragment, fragment.begin + middle, url)
             assert reader.offset == fragment.begin + middle
             assert await read_all(reader) == content[middle:]
-
-
-async def test_files_of_a_web_server(codecs: Path) -> None:
-    for case in load(codecs, "files"):
-        fragment, content = fragment_of(case), (codecs / case["content"]).read_bytes()
-        data = (codecs / case["file"]).read_bytes()
-        answers = [FakeBody([data])]
-        if case["codec"] == "GZIP_OFFLOAD_DECOMPRESSION":
-            # Stores decompress them, or else say that they don't.
-            answers = [FakeBody([content]), FakeBody([data], headers={"content-encoding": "gzip"})]
-        for body in answers:
-            source = FragmentSource(fetcher=FakeFetcher(body))
-            reader = await source.open(fragment, fragment.begin, "http://store/f", verify=True)
-            assert await read_all(reader) == content
-            await source.aclose()
 
 
 async def test_damaged_files(codecs: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gazette_aio.protocol as pb
 from gazette_aio.aio import turns
 from gazette_aio.client import ListChanges, list_snapshots
-from gazette_aio.client.listing.changes import Slices, changes_between, lists_the_same
+from gazette_aio.client.listing.changes import changes_between, lists_the_same
 from tests.client.support import listing
 
 
@@ -77,17 +77,6 @@ async def test_others_have_their_turn_while_much_is_listed(
 # What differs.
 
 
-def done(work: Slices[Any]) -> tuple[Any, int]:
-    """Return the result of work, and in how many slices it was done."""
-    slices = 0
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            return stop.value, slices + 1
-        slices += 1
-
-
 journals = st.dictionaries(
     st.sampled_from([f"a/journal-{number}" for number in range(8)]),
     st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from(["", "text/plain"])),
@@ -109,7 +98,7 @@ def test_changes_lead_from_one_listing_to_the_other(
     before: dict[str, tuple[int, int, str]], after: dict[str, tuple[int, int, str]]
 ) -> None:
     old, new = listed(before), listed(after)
-    changes: ListChanges = done(changes_between(old, new))[0]
+    changes = asyncio.run(changes_between(old, new))
     state = {journal.spec.name: journal for journal in old.journals}
     for journal in changes.removed:
         assert state.pop(journal.spec.name) == journal
@@ -123,16 +112,24 @@ def test_changes_lead_from_one_listing_to_the_other(
         state[older.spec.name] = newer
     assert [state[name] for name in sorted(state)] == list(new.journals)
     assert bool(changes) is (before != after)
-    assert done(lists_the_same(old, new))[0] is (before == after)
-    assert done(changes_between(None, new))[0] == ListChanges(new, added=tuple(new.journals))
+    assert asyncio.run(lists_the_same(old, new)) is (before == after)
+    first = asyncio.run(changes_between(None, new))
+    assert first == ListChanges(new, added=tuple(new.journals))
 
 
-def test_much_is_compared_in_slices() -> None:
+@pytest.mark.parametrize("compare", [changes_between, lists_the_same])
+async def test_others_have_their_turn_while_much_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+    compare: Callable[[pb.ListResponse, pb.ListResponse], Coroutine[Any, Any, object]],
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
     (old,) = messages(2000, 2000)
     new = pb.ListResponse()
     new.CopyFrom(old)
-    compare: list[Callable[[Any, Any], Slices[Any]]] = [changes_between, lists_the_same]
-    for compared in compare:
-        result, slices = done(compared(old, new))
-        assert bool(result) is (compared is lists_the_same)
-        assert slices > 2000 // 256
+    comparing = asyncio.create_task(compare(old, new))
+    count = 0
+    while not comparing.done():
+        count += 1
+        await asyncio.sleep(0)
+    assert bool(comparing.result()) is (compare is lists_the_same)
+    assert count >= 2000
