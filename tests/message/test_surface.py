@@ -14,14 +14,6 @@ from gazette_aio.message import Envelope, Flags, Sequencer, build_uuid
 A = b"\x01AAAAA"
 
 
-def test_names():
-    assert len(set(message.__all__)) == len(message.__all__)
-    for name in message.__all__:
-        assert getattr(message, name) is not None
-    for module in ("uuid", "framing", "mapping", "sequencing", "reading", "publishing"):
-        assert hasattr(message, module)
-
-
 def test_importing_loads_no_transport_and_no_extra():
     code = (
         "import sys, gazette_aio.message as m; m.json_adapter(dict); "
