@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
     from gazette_aio.message.adapters.base import Adapter
     from gazette_aio.message.core import Batch
+    from gazette_aio.message.core.rules import State
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.framing import Decoder, Frames
-
-State = tuple[bytes, int, int, int]
-"""State of a producer: its ID, `min`, `max`, and offset of its first pending message or -1."""
 
 DEFAULT_PENDING_BYTES = 64 << 20
 """Limit of the pending messages that are retained."""

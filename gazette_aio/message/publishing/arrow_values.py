@@ -26,14 +26,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gazette_aio.message.columns.documents.conversion import FRACTION_DIGITS
 from gazette_aio.message.columns.pyarrow_api import pa, pc
 from gazette_aio.message.core import FORM
 
 if TYPE_CHECKING:
     from gazette_aio.message.core.plain.rows import TableColumn
-
-DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-"""Digits of a second's fraction, by the unit of a type."""
 
 encoder: Final = msgspec.json.Encoder()
 
@@ -138,7 +136,7 @@ def _floats(array: Any, kind: Any) -> list[Any]:
 
 
 def _timestamps(array: Any, kind: Any) -> list[Any]:
-    digits = DIGITS[kind.unit]
+    digits = FRACTION_DIGITS[kind.unit]
     suffix = "" if kind.tz is None else "Z"
     # Those with a time zone are stored in UTC, and slow to cast.
     spaced = _texts(pc.cast(array, pa.int64()).cast(pa.timestamp(kind.unit)))
@@ -156,7 +154,7 @@ def _of_length(texts: list[Any], kind: Any, length: int) -> list[Any]:
 
 def _durations(array: Any, kind: Any) -> list[Any]:
     return [
-        count if count is None else _duration(count, DIGITS[kind.unit])
+        count if count is None else _duration(count, FRACTION_DIGITS[kind.unit])
         for count in pc.cast(array, pa.int64()).to_pylist()
     ]
 
@@ -266,10 +264,10 @@ def _described(name: str, array: Any) -> TableColumn:
         bounds, values = _bounds(offsets, offset, rows, parameter)
         parts = [bounds, _part(data, values)]
     elif types.is_timestamp(kind):
-        what, parameter = "timestamp" if kind.tz is None else "utc", DIGITS[kind.unit]
+        what, parameter = "timestamp" if kind.tz is None else "utc", FRACTION_DIGITS[kind.unit]
         parts = [_rows(array.buffers()[1], offset, rows, 8)]
     elif types.is_time(kind):
-        what, parameter = "time", DIGITS[kind.unit]
+        what, parameter = "time", FRACTION_DIGITS[kind.unit]
         parts = [_rows(array.buffers()[1], offset, rows, kind.bit_width // 8)]
     elif types.is_decimal128(kind):
         what, parameter = "decimal", kind.scale

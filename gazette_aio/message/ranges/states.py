@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from gazette_aio.message.core.rules import ProducerBounds
-from gazette_aio.message.sequencing.checkpoint import as_nanoseconds, stale_below
+from gazette_aio.message.core.rules import ProducerBounds, stale_below
+from gazette_aio.message.sequencing.checkpoint import as_nanoseconds
 from gazette_aio.protocol.errors import ValidationError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import timedelta
 
-    from gazette_aio.message.envelopes.content import State
+    from gazette_aio.message.core.rules import State
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.envelopes.outputs import OutputMaker
     from gazette_aio.message.reading.options import ReadOptions

@@ -176,17 +176,6 @@ def as_nanoseconds(duration: timedelta | int) -> int:
     return duration
 
 
-def stale_below(newest: int, horizon_ns: int) -> int:
-    """Return the clock below which producers are stale.
-
-    Args:
-        newest: Newest `min` of the producers of a journal.
-        horizon_ns: Age of stale producers relative to `newest`, in nanoseconds.
-    """
-    # Invariant: saturates, so that small clocks don't yield a bound that prunes all producers.
-    return max(newest - ((horizon_ns // 100) << 4), 0)
-
-
 def warn_of_stale(journal: str, producer: bytes, begin: int) -> None:
     """Log that a stale producer with pending messages, if any, is forgotten."""
     if begin != -1:

@@ -32,13 +32,13 @@ from gazette_aio.message.core.rules import (
     ProducerBounds,
     QueueOutcome,
     rule_of,
+    stale_below,
     unseen,
 )
 from gazette_aio.message.sequencing.checkpoint import (
     ProducerState,
     SequencerCheckpoint,
     as_nanoseconds,
-    stale_below,
     warn_of_stale,
 )
 from gazette_aio.protocol.errors import ReplayError, SequencerStateError

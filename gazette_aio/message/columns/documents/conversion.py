@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,7 +44,8 @@ _DURATION = re.compile(
     re.ASCII,
 )
 _MAX_TEXT = 200  # Of an error.
-_FRACTION_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+"""Digits of a second's fraction, by the unit of a type."""
 
 
 def bad_value(name: str, text: object) -> ValueError:
@@ -80,6 +81,11 @@ class Parsed(NamedTuple):
 def is_text(kind: Any) -> bool:
     """Return whether it's a type of text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_float(kind: Any) -> bool:
+    """Return whether it's a type of floats that documents may have."""
+    return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
 def is_bytes(kind: Any) -> bool:
@@ -193,11 +199,6 @@ def parse_floats(kind: Any) -> Converter:
     return Converter(convert)
 
 
-def parse_dates(kind: Any) -> Converter:
-    """Return a converter of ISO dates to type `kind`."""
-    return Converter(cast_to(kind).convert, f"^{_YEAR}{_DAY}$")
-
-
 def cast_to(kind: Any) -> Converter:
     """Return a converter that casts to type `kind`."""
 
@@ -213,7 +214,7 @@ def parse_timestamps(kind: Any) -> Converter:
     Digits of fractions beyond those of `kind` are dropped.
     """
     utc, naive = pa.timestamp(kind.unit, "UTC"), pa.timestamp(kind.unit)
-    digits, zone = _FRACTION_DIGITS[kind.unit], f"{_HOUR}{_REST}{_ZONE}$"
+    digits, zone = FRACTION_DIGITS[kind.unit], f"{_HOUR}{_REST}{_ZONE}$"
     # Keeps nothing of a fraction that would be empty, not even its point.
     kept = rf"(\.\d{{{digits}}})" if digits else r"()\."
 
@@ -241,19 +242,25 @@ def _check_years(column: Any) -> None:
         raise ValueError("time is out of the range of nanoseconds")
 
 
-def parse_times(kind: Any) -> Converter:
-    """Return a converter of ISO times of a day to type `kind`, which drops digits beyond it."""
-    digits = _FRACTION_DIGITS[kind.unit]
-    counts = pa.int32() if pa.types.is_time32(kind) else pa.int64()
+def parse_counts(kind: Any, count: Callable[[str, int], int]) -> Converter:
+    """Return a converter of texts to type `kind`, which counts units of time.
+
+    Args:
+        kind: A type of times or durations.
+        count: Returns the number for a text, given the digits of a second's fraction.
+    """
+    digits = FRACTION_DIGITS[kind.unit]
+    counts = pa.int32() if kind.bit_width == 32 else pa.int64()
 
     def convert(column: Any) -> Any:
-        found = [None if text is None else _time(text, digits) for text in column.to_pylist()]
+        found = [None if text is None else count(text, digits) for text in column.to_pylist()]
         return pa.array(found, counts).cast(kind)
 
     return Converter(convert)
 
 
 def _time(text: str, digits: int) -> int:
+    """Return the count of an ISO time of a day. Digits beyond those of the unit are dropped."""
     if (match := _TIME.fullmatch(text)) is None:
         raise ValueError(f"not a time of a day: {text[:40]!r}")
     seconds = (int(match["h"]) * 60 + int(match["m"])) * 60 + int(match["s"] or 0)
@@ -264,18 +271,8 @@ def _scaled(seconds: int, fraction: str | None, digits: int) -> int:
     return int(f"{seconds}{(fraction or '').ljust(digits, '0')[:digits]}")
 
 
-def parse_durations(kind: Any) -> Converter:
-    """Return a converter of ISO 8601 durations of days to seconds, such as `-PT1.5S`."""
-    digits = _FRACTION_DIGITS[kind.unit]
-
-    def convert(column: Any) -> Any:
-        counts = [None if text is None else _duration(text, digits) for text in column.to_pylist()]
-        return pa.array(counts, pa.int64()).cast(kind)
-
-    return Converter(convert)
-
-
 def _duration(text: str, digits: int) -> int:
+    """Return the count of an ISO 8601 duration of days to seconds, such as `-PT1.5S`."""
     match = _DURATION.fullmatch(text)
     if match is None or text.endswith(("P", "T")):
         raise ValueError(f"not an ISO 8601 duration of days to seconds: {text[:40]!r}")
@@ -285,11 +282,11 @@ def _duration(text: str, digits: int) -> int:
     return -count if match["sign"] else count
 
 
-def parse_keys(kind: Any) -> Converter | None:
-    """Return a converter of texts, the names of objects, to keys of maps of type `kind`.
+def parse_scalars(kind: Any) -> Converter | None:
+    """Return a converter of texts, such as names of objects, to type `kind`; None if it's string.
 
     Raises:
-        TypeError: Names can't be such keys.
+        TypeError: Texts can't be of that type.
     """
     types = pa.types
     if types.is_string(kind):
@@ -298,9 +295,9 @@ def parse_keys(kind: Any) -> Converter | None:
         return converter
     if is_text(kind) or types.is_boolean(kind) or types.is_integer(kind):
         return cast_to(kind)
-    if types.is_float32(kind) or types.is_float64(kind) or types.is_decimal(kind):
+    if is_float(kind) or types.is_decimal(kind):
         return cast_to(kind)
-    raise TypeError(f"{kind} as a key")
+    raise TypeError(str(kind))
 
 
 def parse_texts(kind: Any) -> Converter | None:
@@ -309,11 +306,11 @@ def parse_texts(kind: Any) -> Converter | None:
     if types.is_timestamp(kind):
         return parse_timestamps(kind)
     if types.is_date(kind):
-        return parse_dates(kind)
+        return cast_to(kind)._replace(pattern=f"^{_YEAR}{_DAY}$")
     if types.is_time(kind):
-        return parse_times(kind)
+        return parse_counts(kind, _time)
     if types.is_duration(kind):
-        return parse_durations(kind)
+        return parse_counts(kind, _duration)
     if is_bytes(kind):
         return parse_base64(kind)
     return None
@@ -357,7 +354,7 @@ def rebuilt(array: Any, kind: Any) -> Any:
     end = array.offsets[-1].as_py() if len(array) else 0
     if types.is_map(kind):
         parts = [array.keys.slice(0, end), rebuilt(array.items.slice(0, end), kind.item_type)]
-        if types.is_string(parts[0].type) and (keys := parse_keys(kind.key_type)):
+        if types.is_string(parts[0].type) and (keys := parse_scalars(kind.key_type)):
             parts[0] = keys.convert(parts[0])
             _check_distinct(parts[0], array.offsets.to_numpy())
         else:

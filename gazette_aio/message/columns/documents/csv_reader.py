@@ -12,7 +12,7 @@ from gazette_aio.message.columns.documents.conversion import (
     is_bytes,
     is_text,
     is_text_dictionary,
-    parse_texts,
+    parse_scalars,
 )
 from gazette_aio.message.columns.documents.messages import payloads_of
 from gazette_aio.message.columns.pyarrow_api import pa
@@ -83,20 +83,7 @@ def _is_of_any_length(kind: Any) -> bool:
 
 
 def _converter(kind: Any) -> Converter | None:
-    types = pa.types
-    if types.is_string(kind) or types.is_binary(kind):
+    if pa.types.is_binary(kind):
         return None
-    if not is_bytes(kind) and (converter := parse_texts(kind)):
-        return converter
-    if (
-        is_text(kind)
-        or is_text_dictionary(kind)
-        or is_bytes(kind)
-        or types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or types.is_decimal(kind)
-    ):
-        return cast_to(kind)
-    raise TypeError
+    # Bytes are those of the field, and not in base64.
+    return cast_to(kind) if is_bytes(kind) or is_text_dictionary(kind) else parse_scalars(kind)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gazette_aio.message.columns.documents.conversion import (
+    FRACTION_DIGITS,
     Converter,
     Parsed,
+    is_float,
     is_text,
     is_text_dictionary,
-    parse_keys,
+    parse_scalars,
     parse_texts,
     parse_values,
     rebuilt,
@@ -26,8 +28,6 @@ from gazette_aio.protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from gazette_aio.message.columns.documents.messages import Messages
     from gazette_aio.message.core import Column, Field
-
-_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 class JSONReader:
@@ -107,7 +107,7 @@ def _parsed_type(kind: Any, *, in_core: bool) -> Any:
         return kind
     if types.is_decimal128(kind) or types.is_decimal256(kind):
         return kind
-    if types.is_float32(kind) or types.is_float64(kind):
+    if is_float(kind):
         return kind if in_core else pa.string()
     if in_core and (types.is_timestamp(kind) or types.is_date(kind)):
         return kind
@@ -119,7 +119,10 @@ def _parsed_type(kind: Any, *, in_core: bool) -> Any:
     if types.is_list(kind):
         return pa.list_(pa.field(kind.value_field.name, parsed(kind.value_type)))
     if types.is_map(kind):
-        parse_keys(kind.key_type)
+        try:
+            parse_scalars(kind.key_type)
+        except TypeError as error:
+            raise TypeError(f"{error} as a key") from None
         key = pa.field(kind.key_field.name, pa.string(), nullable=False)
         return pa.map_(key, pa.field(kind.item_field.name, parsed(kind.item_type)))
     raise TypeError(str(kind))
@@ -139,7 +142,7 @@ def _spec(name: str, kind: Any) -> Field:
     if is_text(kind):
         return name, "text", [8 if types.is_large_string(kind) else 4], []
     if types.is_timestamp(kind):
-        return name, "time", [_DIGITS[kind.unit]], []
+        return name, "time", [FRACTION_DIGITS[kind.unit]], []
     size: int = kind.bit_width // 8
     if types.is_date(kind):
         return name, "date", [size], []

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from gazette_aio.message.columns.documents.conversion import (
+    FRACTION_DIGITS,
     Parsed,
     convert_values,
     decode_singly,
     is_bytes,
+    is_float,
     is_text,
     is_text_dictionary,
 )
@@ -25,13 +27,18 @@ if TYPE_CHECKING:
 
 _Getter = Callable[[Any], Any]
 _LABEL_REPEATED = 3
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_INTEGERS = (
-    FieldDescriptor.CPPTYPE_INT32,
-    FieldDescriptor.CPPTYPE_INT64,
-    FieldDescriptor.CPPTYPE_UINT32,
-    FieldDescriptor.CPPTYPE_UINT64,
-)
+_HOLDS: Final[dict[int, Callable[[Any], bool]]] = {
+    FieldDescriptor.CPPTYPE_INT32: pa.types.is_integer,
+    FieldDescriptor.CPPTYPE_INT64: pa.types.is_integer,
+    FieldDescriptor.CPPTYPE_UINT32: pa.types.is_integer,
+    FieldDescriptor.CPPTYPE_UINT64: pa.types.is_integer,
+    FieldDescriptor.CPPTYPE_ENUM: pa.types.is_integer,
+    FieldDescriptor.CPPTYPE_BOOL: pa.types.is_boolean,
+    FieldDescriptor.CPPTYPE_FLOAT: is_float,
+    FieldDescriptor.CPPTYPE_DOUBLE: is_float,
+    FieldDescriptor.CPPTYPE_STRING: is_text,
+}
+"""By type of a field: whether a column's type holds its values as they are."""
 
 
 class ProtobufReader:
@@ -120,26 +127,16 @@ def _map_getter(field: Any, kind: Any) -> _Getter:
 
 def _value_converter(field: Any, kind: Any) -> _Getter | None:
     """Return a converter of single values of a field, or None if they need none."""
-    types, cpp = pa.types, field.cpp_type
+    cpp = field.cpp_type
     if is_text_dictionary(kind):
         kind = kind.value_type
     if cpp == FieldDescriptor.CPPTYPE_MESSAGE:
         return _message_converter(field, kind)
-    if cpp == FieldDescriptor.CPPTYPE_ENUM and types.is_string(kind):
+    if cpp == FieldDescriptor.CPPTYPE_ENUM and pa.types.is_string(kind):
         names = {value.number: value.name for value in field.enum_type.values}
         return lambda number: names.get(number, str(number))
-    binary = field.type == FieldDescriptor.TYPE_BYTES
-    if (
-        (cpp in _INTEGERS and types.is_integer(kind))
-        or (cpp == FieldDescriptor.CPPTYPE_ENUM and types.is_integer(kind))
-        or (cpp == FieldDescriptor.CPPTYPE_BOOL and types.is_boolean(kind))
-        or (
-            cpp in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
-            and (types.is_float32(kind) or types.is_float64(kind))
-        )
-        or (cpp == FieldDescriptor.CPPTYPE_STRING and not binary and is_text(kind))
-        or (binary and is_bytes(kind))
-    ):
+    holds = is_bytes if field.type == FieldDescriptor.TYPE_BYTES else _HOLDS[cpp]
+    if holds(kind):
         return None
     raise _mismatch(field, kind)
 
@@ -147,7 +144,7 @@ def _value_converter(field: Any, kind: Any) -> _Getter | None:
 def _message_converter(field: Any, kind: Any) -> _Getter:
     descriptor = field.message_type
     if pa.types.is_timestamp(kind) and descriptor.full_name == "google.protobuf.Timestamp":
-        unit = _UNITS[kind.unit]
+        unit = 10 ** (9 - FRACTION_DIGITS[kind.unit])
         return lambda time: (time.seconds * 10**9 + time.nanos) // unit
     if not pa.types.is_struct(kind):
         raise _mismatch(field, kind)

@@ -8,7 +8,7 @@ from itertools import accumulate, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from gazette_aio.message.core.plain.sequencing import ACK, Remarks, Sequencer, State
+from gazette_aio.message.core.plain.sequencing import Remarks, Sequencer
 from gazette_aio.message.core.plain.splitting import (
     SPLITTERS,
     Block,
@@ -29,12 +29,14 @@ from gazette_aio.message.core.plain.stamps import (
     StampReader,
     stamp_of,
 )
+from gazette_aio.message.core.rules import ACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gazette_aio.message.core import Part
     from gazette_aio.message.core.plain.documents import Schema
+    from gazette_aio.message.core.rules import State
 
 T = TypeVar("T")
 

@@ -10,19 +10,15 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from gazette_aio.message.core.plain.stamps import BEGIN, CLOCK, END, FLAGS, PAYLOAD, PRODUCER, Row
+from gazette_aio.message.core.rules import ACK, CONTINUE, stale_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CONTINUE, ACK = 1, 2
+    from gazette_aio.message.core.rules import Bounds, State
+
 ROW_BYTES = 96
 """What a pending row takes beside its content."""
-
-Bounds = tuple[int, int, int]
-"""Clock of a producer up to which messages are done, the largest one that is pending, or else the
-same, and the offset of the first pending message, or -1."""
-State = tuple[bytes, int, int, int]
-"""A producer, and its bounds."""
 
 
 class Producer:
@@ -346,7 +342,7 @@ class Sequencer:
     def _prune(self, horizon_ns: int) -> None:
         """Forget producers whose clocks are older than the newest acknowledgement by a horizon."""
         newest = max((low for low, _, _ in self._settled.values()), default=0)
-        bound = max(newest - ((horizon_ns // 100) << 4), 0)
+        bound = stale_below(newest, horizon_ns)
         stale = {name for name, (_, high, _) in self._settled.items() if high < bound}
         for name in stale.difference([row[PRODUCER] for row in self._steps]):
             unknown, old, mixed, forgotten = self.remarks
