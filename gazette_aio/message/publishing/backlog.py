@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gazette_aio.aio.task import start_task
 from gazette_aio.aio.turns import Turns
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gazette_aio.client import AsyncAppend
-    from gazette_aio.message.mapping import Target
     from gazette_aio.message.publishing.journals import Journals
-    from gazette_aio.message.publishing.routes import Encoded, Routes
+    from gazette_aio.message.publishing.routes import Queued
     from gazette_aio.message.uuid import ProducerID
 
 MAX_BYTES: Final = 16 << 20
@@ -27,16 +26,6 @@ MAX_BYTES: Final = 16 << 20
 # Of messages that are stamped at once.
 _RUN_BYTES: Final = 1 << 18
 _RUN_MESSAGES: Final = 512
-
-
-class Queued(NamedTuple):
-    """A message that's encoded, but for its UUID; or several."""
-
-    routes: Routes[Any]
-    target: Target
-    message: Encoded
-    length: int
-    """Bytes of its frame."""
 
 
 def runs(items: Iterable[Queued]) -> Iterator[list[Queued]]:

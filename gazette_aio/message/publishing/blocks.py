@@ -40,11 +40,6 @@ class Block:
         self._enough = _FEW
         self._transaction = transaction
 
-    @property
-    def owner(self) -> Any:
-        """The transaction itself, if it's one that holds messages, or None."""
-        return None
-
     def note(self, call: Any, name: str) -> None:
         """Note the latest call, and what errors call it."""
         call.__name__ = name
@@ -155,6 +150,8 @@ def block_of(gate: Gate) -> Block | None:
 
     It may have ended, while the task outlives it.
     """
+    if not gate.has_blocks:
+        return None
     for block in reversed(_current.get()):
         if block.gate is gate:
             return block

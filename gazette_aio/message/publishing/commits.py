@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gazette_aio.client import AsyncAppend
-    from gazette_aio.message.publishing.backlog import Queued
     from gazette_aio.message.publishing.held import Held
     from gazette_aio.message.publishing.journals import Journals
+    from gazette_aio.message.publishing.routes import Queued
     from gazette_aio.message.publishing.transaction import TransactionLog
 
 _NOTHING: Final = "the transaction did not commit, and nothing of it becomes visible"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gazette_aio.message.publishing.blocks import Block
+from gazette_aio.message.publishing.blocks import Block, block_of
 from gazette_aio.message.publishing.gate import Inside
 from gazette_aio.message.publishing.routes import count_of
 from gazette_aio.protocol.errors import TransactionError
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from gazette_aio.client import AsyncAppend
-    from gazette_aio.message.publishing.backlog import Queued
     from gazette_aio.message.publishing.gate import Gate
     from gazette_aio.message.publishing.held_append import HeldAppend
     from gazette_aio.message.publishing.intent_record import State
+    from gazette_aio.message.publishing.routes import Queued
     from gazette_aio.message.publishing.transaction import TransactionLog
 
 HELD_BYTES: Final = 1 << 16
@@ -69,11 +69,6 @@ class Held(Block, Inside):
         """End of the commit, with the number of journals."""
         self._publish = publish
         self._size_bytes = 0
-
-    @property
-    def owner(self) -> Held:
-        """The transaction itself."""
-        return self
 
     @property
     def has_turn(self) -> bool:
@@ -135,3 +130,35 @@ class Held(Block, Inside):
         """Fail the appends of messages that aren't published."""
         for append in self.appends.values():
             append.fail(error)
+
+
+def owner_of(gate: Gate) -> Held | None:
+    """Return the transaction that the current task's messages belong to, unless a shard's."""
+    block = block_of(gate)
+    return block if isinstance(block, Held) else None
+
+
+def is_held(gate: Gate, owner: Held | None) -> bool:
+    """Whether the owner of uncommitted messages holds them, or else publishes them.
+
+    Raises:
+        TransactionError: Its block has ended, or there's none.
+    """
+    if owner is not None and not owner.is_open:
+        raise TransactionError(
+            "the transaction() in whose block this task was started has ended: await the task "
+            "within the block, or publish in a transaction() of its own"
+        )
+    if owner is None and gate.owner is not None:
+        raise TransactionError(
+            "uncommitted messages belong to the block of a transaction(): publish this one there, "
+            "or by publish_committed()"
+        )
+    return owner is not gate.owner
+
+
+def holding(gate: Gate) -> Held | None:
+    """Return the transaction of the current task, if it's open and holds its messages."""
+    owner = owner_of(gate)
+    has_turn = owner is gate.owner
+    return owner if owner is not None and owner.is_open and not has_turn else None

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from gazette_aio.aio.turns import Turns
 from gazette_aio.message.adapters.base import TypedAdapter, require_adapter
-from gazette_aio.message.publishing.backlog import MAX_BYTES, Queued
+from gazette_aio.message.publishing.backlog import MAX_BYTES
 from gazette_aio.message.publishing.blocks import ReservedBlock, block_of
 from gazette_aio.message.publishing.commits import Commits
 from gazette_aio.message.publishing.encoding import (
     MessageRows,
     Rows,
     awaited_target,
-    check_journal,
     copied,
     encode_batch,
     has_validate,
@@ -26,7 +25,7 @@ from gazette_aio.message.publishing.encoding import (
     rows_of_table,
 )
 from gazette_aio.message.publishing.gate import MESSAGE_BYTES
-from gazette_aio.message.publishing.held import MOST_HELD, Held
+from gazette_aio.message.publishing.held import MOST_HELD, Held, holding, is_held, owner_of
 from gazette_aio.message.publishing.journals import Journals
 from gazette_aio.message.publishing.routes import Routes
 from gazette_aio.message.publishing.transaction import Transaction
@@ -120,7 +119,6 @@ class Publisher(Generic[T]):
         self.adapter: Adapter[T] = adapter
         self._routes: Routes[T] = Routes(adapter, self._journals)
         self._route_of = self._routes.by_target.get
-        self._split = self._routes.split
         self._plain: set[type] = set()  # Types of messages that have no validation.
         self._message_types = adapter.message_types if isinstance(adapter, TypedAdapter) else None
 
@@ -235,14 +233,10 @@ class Publisher(Generic[T]):
 
         Cancellation: safe — nothing was published.
         """
-        gate = self._gate
-        block = block_of(gate) if gate.has_blocks else None
-        if block is None:
+        if not self._gate.has_blocks:  # Hot.
             return self._publish(mapping, message, CONTINUE_TXN, None)
-        call = self._publish(mapping, message, CONTINUE_TXN, block.owner)
-        if block.is_open:
-            block.note(call, "publish_uncommitted")
-        return call
+        call = self._publish(mapping, message, CONTINUE_TXN, owner_of(self._gate))
+        return self._noted("publish_uncommitted", call)
 
     async def _publish(
         self, mapping: Mapping[T], message: T, flags: Flags, owner: Held | None
@@ -292,33 +286,6 @@ class Publisher(Generic[T]):
             appends = await self._append([(target, [[message]])], 1, flags, owner, Turns())
             return appends[target[0]]
 
-    def _is_held(self, owner: Held | None) -> bool:
-        """Whether a transaction holds its messages, or else publishes them.
-
-        Raises:
-            TransactionError: Its block has ended, or there's none.
-        """
-        gate = self._gate
-        if owner is not None and not owner.is_open:
-            raise TransactionError(
-                "the transaction() in whose block this task was started has ended: await the task "
-                "within the block, or publish in a transaction() of its own"
-            )
-        if owner is None and gate.owner is not None:
-            raise TransactionError(
-                "uncommitted messages belong to the block of a transaction(): publish this one "
-                "there, or by publish_committed()"
-            )
-        return owner is not gate.owner
-
-    def _queued(self, target: Target, messages: Encoded) -> Queued:
-        """Return messages to be held or queued, of which those that aren't encoded yet are."""
-        if isinstance(messages, list):
-            messages = self._split(messages)
-        check_journal(target[0])
-        length = self._routes.find(target).length(messages)
-        return Queued(self._routes, target, messages, length)
-
     def publish_uncommitted_nowait(self, mapping: Mapping[T], message: T) -> None:
         """Publish a message that is pending until its journal is acknowledged, without waiting.
 
@@ -345,26 +312,21 @@ class Publisher(Generic[T]):
             self._validate(message)
         require_mapping(mapping)
         target = plain_target(mapping(message))
-        owner = self._owner()
-        if self._is_held(owner):
+        gate, routes = self._gate, self._routes
+        owner = owner_of(gate)
+        if is_held(gate, owner):
             assert owner is not None
-            if not owner.hold([self._queued(target, [message])], MAX_BYTES):
+            if not owner.hold([routes.queued(target, [message])], MAX_BYTES):
                 text = "the transaction holds many messages, or waits for its turn: await drain()"
                 raise QueueFullError(text)
             return
         self._backlog.check()
         # Queued messages are checked before they're appended.
-        gate = self._gate
         is_free = gate.is_open and not self._backlog and self._journals.is_checked(target)
-        if is_free and self._routes.try_append(target, [message], CONTINUE_TXN) is not None:
+        if is_free and routes.try_append(target, [message], CONTINUE_TXN) is not None:
             return
         gate.check()
-        self._backlog.put(self._queued(target, [message]))
-
-    def _owner(self) -> Held | None:
-        """Return the transaction that the current task's messages belong to, if it's a Held one."""
-        block = block_of(self._gate) if self._gate.has_blocks else None
-        return None if block is None else block.owner
+        self._backlog.put(routes.queued(target, [message]))
 
     def publish_committed_batch(
         self,
@@ -439,8 +401,7 @@ class Publisher(Generic[T]):
 
         Cancellation: aborts — journals that were appended to keep their messages.
         """
-        owner = self._owner()
-        call = self._publish_batch(mapping, messages, table, CONTINUE_TXN, owner)
+        call = self._publish_batch(mapping, messages, table, CONTINUE_TXN, owner_of(self._gate))
         return self._noted("publish_uncommitted_batch", call)
 
     async def _publish_batch(
@@ -454,7 +415,7 @@ class Publisher(Generic[T]):
         with owner or _NOBODY:
             pace = Turns()
             copies = await copied(messages, pace)
-            rows: Rows = MessageRows(copies, self._split, self._validate, self._plain)
+            rows: Rows = MessageRows(copies, self._routes.split, self._validate, self._plain)
             if table is not None:
                 if copies:
                     raise ValidationError("a batch has either messages or a table")
@@ -473,24 +434,25 @@ class Publisher(Generic[T]):
         pace: Turns,
     ) -> dict[str, AsyncAppend]:
         """Append encoded messages, or have their transaction hold them."""
-        if flags and self._is_held(owner):
+        gate, routes = self._gate, self._routes
+        if flags and is_held(gate, owner):
             assert owner is not None
             if rows <= MOST_HELD:
-                items = [self._queued(target, part) for target, parts in batch for part in parts]
+                items = [routes.queued(target, part) for target, parts in batch for part in parts]
                 if owner.hold(items):
                     return {journal: owner.append_to(journal) for (journal, _), _ in batch}
             await self._commits.publish(owner)
-        await self._gate.passed()
-        self._gate.check_owner(owner, flags)
+        await gate.passed()
+        gate.check_owner(owner, flags)
         for target, _ in batch:
-            self._routes.route_to(target, flags)
+            routes.route_to(target, flags)
         producer = None if owner is None else self.producer_id
-        with self._gate:
-            return await self._routes.append(batch, flags, pace, producer)
+        with gate:
+            return await routes.append(batch, flags, pace, producer)
 
     def _noted(self, name: str, call: Coroutine[Any, Any, R]) -> Coroutine[Any, Any, R]:
         """Note a call that the transaction that it's made in requires to be awaited."""
-        block = block_of(self._gate) if self._gate.has_blocks else None
+        block = block_of(self._gate)
         if block is not None and block.is_open:
             block.note(call, name)
         return call
@@ -563,10 +525,9 @@ class Publisher(Generic[T]):
         messages. Where an append is possible without waiting, they're also rolled back, so that
         readers needn't keep them.
         """
-        held = self._holding()
-        if held is not None:
+        if (held := holding(self._gate)) is not None:
             held.abandon()
-        elif self._owner() is self._gate.owner:
+        elif owner_of(self._gate) is self._gate.owner:
             self._journals.abandon()
 
     async def flush(self) -> None:
@@ -579,16 +540,10 @@ class Publisher(Generic[T]):
 
         Cancellation: safe.
         """
-        if (held := self._holding()) is not None:
+        if (held := holding(self._gate)) is not None:
             await self._commits.publish(held)
         await self._backlog.drained()
         await self._journals.flush()
-
-    def _holding(self) -> Held | None:
-        """Return the transaction of the current task, if it holds its messages."""
-        owner = self._owner()
-        has_turn = owner is self._gate.owner
-        return owner if owner is not None and owner.is_open and not has_turn else None
 
     async def drain(self) -> None:
         """Wait until the messages that are queued now were handed to the service.
@@ -598,7 +553,7 @@ class Publisher(Generic[T]):
 
         Cancellation: safe.
         """
-        held = self._holding()
+        held = holding(self._gate)
         if held is not None and held.is_full:
             await self._commits.publish(held)
         await self._backlog.drained()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from gazette_aio.message.adapters.base import Adapter, Lines, SplitMessages, SplittingAdapter
 from gazette_aio.message.adapters.json import JSONAdapter
 from gazette_aio.message.core import Stamper
+from gazette_aio.message.publishing.encoding import check_journal
 from gazette_aio.message.publishing.gate import MESSAGE_BYTES
 from gazette_aio.message.uuid import (
     ACK_TXN,
@@ -229,6 +230,16 @@ class Route(Generic[T]):
         return lambda message, clock: frame(encode(message, build_uuid(producer, clock, flags)))
 
 
+class Queued(NamedTuple):
+    """A message that's encoded, but for its UUID; or several."""
+
+    routes: Routes[Any]
+    target: Target
+    message: Encoded
+    length: int
+    """Bytes of its frame."""
+
+
 class Routes(Generic[T]):
     """Routes of a Publisher, or of one of its views.
 
@@ -257,6 +268,17 @@ class Routes(Generic[T]):
         if route is None or route.state is not self.journals.states.get(route.journal):
             route = self.by_target[target] = Route(self.journals.state_of(target), self._adapter)
         return route
+
+    def queued(self, target: Target, messages: Encoded) -> Queued:
+        """Return messages to be held or queued, of which those that aren't encoded yet are.
+
+        Raises:
+            Exception: A message can't be encoded, or published to the journal.
+        """
+        if isinstance(messages, list):
+            messages = self.split(messages)
+        check_journal(target[0])
+        return Queued(self, target, messages, self.find(target).length(messages))
 
     def route_to(self, target: Target, flags: Flags) -> Route[T]:
         """Return the route for a message with `flags`.
