@@ -250,33 +250,10 @@ class Publisher(Generic[T]):
             require_mapping(mapping)
             raise
         gate = self._gate
-        turn_bytes = gate.turn_bytes
-        route = self._route_of(target) if isinstance(target, tuple) else None
-        if (
-            route is not None
-            and turn_bytes > 0
-            and route.state.pending
-            and owner is gate.owner
-            and flags
-        ):
-            # Hot: the journal has uncommitted messages, and nothing has to be awaited.
-            # Invariant: from the tick to the append there's no await, so that the order of bytes is
-            # the order of clocks.
-            clock = self.clock
-            before = clock.value
-            tick = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4 if self._update_clock else 0
-            if tick > before:
-                tick += clock.step
-            else:
-                tick = (before + clock.step) & MASK_64
-            clock.value = tick
-            data = route.encode_continue(message, tick)
-            append = self._try_append(route.journal, data)
+        if flags and gate.turn_bytes > 0 and isinstance(target, tuple):
+            append = self._append_at_once(target, message, owner)
             if append is not None:
-                gate.turn_bytes = turn_bytes - MESSAGE_BYTES - len(data)
-                route.state.last = append
                 return append
-            clock.value = before
         with owner or _NOBODY:
             if not isinstance(target, tuple):
                 target = await awaited_target(target)
@@ -285,6 +262,31 @@ class Publisher(Generic[T]):
             await self._journals.check_content_type(target)
             appends = await self._append([(target, [[message]])], 1, flags, owner, Turns())
             return appends[target[0]]
+
+    def _append_at_once(self, target: Target, message: T, owner: Held | None) -> AsyncAppend | None:
+        """Append a message if its journal has uncommitted ones, and nothing has to be awaited."""
+        route, gate = self._route_of(target), self._gate
+        if route is None or not route.state.pending or owner is not gate.owner:
+            return None
+        # Hot: most messages are appended here.
+        # Invariant: from the tick to the append there's no await, so that the order of bytes is the
+        # order of clocks.
+        clock = self.clock
+        before = clock.value
+        tick = (time_ns() // 100 + UNIX_EPOCH_TICKS) << 4 if self._update_clock else 0
+        if tick > before:
+            tick += clock.step
+        else:
+            tick = (before + clock.step) & MASK_64
+        clock.value = tick
+        data = route.encode_continue(message, tick)
+        append = self._try_append(route.journal, data)
+        if append is None:
+            clock.value = before
+        else:
+            gate.turn_bytes -= MESSAGE_BYTES + len(data)
+            route.state.last = append
+        return append
 
     def publish_uncommitted_nowait(self, mapping: Mapping[T], message: T) -> None:
         """Publish a message that is pending until its journal is acknowledged, without waiting.
@@ -321,10 +323,13 @@ class Publisher(Generic[T]):
                 raise QueueFullError(text)
             return
         self._backlog.check()
-        # Queued messages are checked before they're appended.
-        is_free = gate.is_open and not self._backlog and self._journals.is_checked(target)
-        if is_free and routes.try_append(target, [message], CONTINUE_TXN) is not None:
-            return
+        if gate.is_open and not self._backlog:
+            if self._append_at_once(target, message, owner) is not None:
+                return
+            # Queued messages are checked before they're appended.
+            is_checked = self._journals.is_checked(target)
+            if is_checked and routes.try_append(target, [message], CONTINUE_TXN) is not None:
+                return
         gate.check()
         self._backlog.put(routes.queued(target, [message]))
 
