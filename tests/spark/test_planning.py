@@ -423,7 +423,7 @@ def test_committed_splits_without_messages_are_read():
     plan = plan_splits(RangeState(), summaries[:-1], summaries[-1])
     tasks = plan_split_tasks(splits, plan)
     assert spans(tasks) == [(0, 10), (10, 20), (20, 30)], "there may be rows of bad records"
-    assert deliver_split(random.Random(1), tasks[1].kind.plan, UuidColumns.empty()) == []
+    assert deliver_split(random.Random(1), tasks[1].kind.plan, UuidColumns.of([])) == []
 
 
 def test_last_splits_are_joined():

@@ -119,7 +119,7 @@ async def scan(client, history, begin, end, **given):
         async for columns in parts:
             assert columns.rows
             found.append(columns)
-    return UuidColumns._make(map(np.concatenate, zip(UuidColumns.empty(), *found, strict=True)))
+    return UuidColumns._make(map(np.concatenate, zip(UuidColumns.of([]), *found, strict=True)))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -32,12 +32,8 @@ class CSVAdapter:
         if uuid_column < 0 or (columns is not None and uuid_column >= columns):
             raise ConfigurationError(f"invalid UUID column {uuid_column}")
         self._columns = columns
-        self._uuid_column = uuid_column
-
-    @property
-    def uuid_column(self) -> int:
+        self.uuid_column = uuid_column
         """Index of the field that holds the UUID."""
-        return self._uuid_column
 
     def decode(self, frame: bytes) -> list[str]:
         """Return the fields of a record."""
@@ -68,13 +64,13 @@ class CSVAdapter:
 
     def record(self, fields: Sequence[str]) -> list[str]:
         """Return the record of `fields`, with an empty field for the UUID."""
-        return [*fields[: self._uuid_column], "", *fields[self._uuid_column :]]
+        return [*fields[: self.uuid_column], "", *fields[self.uuid_column :]]
 
     def _split(self, message: list[str]) -> tuple[bytes, bytes]:
         columns = len(message)
         if columns != (self._columns or columns):
             raise ValidationError(f"record has {columns} fields (expected {self._columns})")
-        if columns <= self._uuid_column:
+        if columns <= self.uuid_column:
             raise ValidationError(f"record has {columns} fields, but no field of the UUID")
         parts = self._around(message)
         self._columns = columns
@@ -86,9 +82,9 @@ class CSVAdapter:
         Raises:
             ValidationError: It's invalid.
         """
-        if len(message) <= self._uuid_column:
+        if len(message) <= self.uuid_column:
             raise ValidationError("fields are empty")
-        return parse_uuid(message[self._uuid_column])
+        return parse_uuid(message[self.uuid_column])
 
     def acknowledgement(self, uuid: UUID) -> bytes:
         """Return a record of empty fields, but for the UUID.
@@ -110,7 +106,7 @@ class CSVAdapter:
             # The fields before it were added.
             text = f"field {len(fields)}, counted from zero, isn't text: {error}"
             raise ValidationError(text) from error
-        before, behind = fields[: self._uuid_column], fields[self._uuid_column + 1 :]
+        before, behind = fields[: self.uuid_column], fields[self.uuid_column + 1 :]
         # An empty field at the end has `encode_record()` write the comma.
         return encode_record([*before, b""]), encode_record([b"", *behind])
 
@@ -195,12 +191,10 @@ class TypedCSVAdapter(Generic[T]):
         return self.records.record([_text_of(getattr(message, name)) for name in self._names])
 
 
-@overload
-def csv_adapter(*, columns: int | None = ..., uuid_column: int = ...) -> CSVAdapter: ...
 # Lists are the one type of messages that isn't the type of a record.
 @overload
 def csv_adapter(  # type: ignore[overload-overlap]
-    type: type[list[str]], *, columns: int | None = ..., uuid_column: int = ...
+    type: type[list[str]] = ..., *, columns: int | None = ..., uuid_column: int = ...
 ) -> CSVAdapter: ...
 @overload
 def csv_adapter(type: type[T], *, uuid_column: int = ...) -> TypedCSVAdapter[T]: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,6 +19,7 @@ from gazette_aio.message.adapters.members import (
     why_not_encodable,
 )
 from gazette_aio.message.core import Stamper, count_objects
+from gazette_aio.message.core.plain.stamps import member_reader
 from gazette_aio.message.uuid import TEXT_LENGTH, ZERO_UUID, parse_uuid
 from gazette_aio.protocol.errors import ValidationError
 
@@ -59,7 +59,8 @@ class JSONAdapter(Generic[T]):
         self.message_types = message_types
         """Classes of messages; None if they aren't known."""
         self._enc_hook = enc_hook
-        self._path = path
+        self.uuid_path = path
+        """Names of the members that lead to the UUID."""
         self.decode = decode  # Hot: a method would be one more call for each message.
         """Return the message of a JSON document."""
         self.decode_lines = decode_lines
@@ -71,7 +72,7 @@ class JSONAdapter(Generic[T]):
         # All the floats of a message, where they're known.
         self._floats = [attrgetter(member) for member in float_members]
         names = [msgspec.json.encode(name) for name in path]
-        self._uuid_decoder = _uuid_decoder(path)
+        self._find_uuid = member_reader(path, Any)
         self._names = names
         self._top_name = names[0]
         self._head = b"".join(b"{" + name + b":" for name in names) + b'"'
@@ -187,7 +188,7 @@ class JSONAdapter(Generic[T]):
             return self._head, document[end:]
         if document[:1] != b"{":
             raise ValidationError("message must encode to a JSON object")
-        return _split_at(document, self._path)
+        return _split_at(document, self.uuid_path)
 
     def split_unchecked(self, document: bytes) -> tuple[bytes, bytes]:
         """Check that bytes are JSON, and return them as `split_raw()` does.
@@ -197,7 +198,7 @@ class JSONAdapter(Generic[T]):
             msgspec.DecodeError: They're not JSON.
             UnicodeDecodeError: They're not UTF-8.
         """
-        self._uuid_decoder.decode(document)
+        self._find_uuid(document)
         if not document.isascii():
             document.decode()  # The decoder looks at what leads to the UUID only.
         return self.split_raw(document.lstrip(_SPACE))
@@ -218,7 +219,7 @@ class JSONAdapter(Generic[T]):
         repeats = escapes or any(document.count(name) > 1 for name in self._names)
         if repeats and document[:1] == b"{":
             # Wire: readers take the last one, which would be another UUID.
-            return _split_at(document, self._path)
+            return _split_at(document, self.uuid_path)
         return self.split_document(document)
 
     def uuid(self, message: T) -> UUID:
@@ -229,8 +230,8 @@ class JSONAdapter(Generic[T]):
         """
         kind: Any = type(message)
         if self._enc_hook is not None and is_custom(kind):
-            return _as_uuid(find_member(self._enc_hook(message), self._path))
-        return _as_uuid(find_member(message, self._path))
+            return _as_uuid(find_member(self._enc_hook(message), self.uuid_path))
+        return _as_uuid(find_member(message, self.uuid_path))
 
     def frame_uuid(self, frame: bytes) -> UUID:
         """Return the UUID of a document, without decoding the rest of it.
@@ -239,17 +240,7 @@ class JSONAdapter(Generic[T]):
             ValidationError: Its UUID is invalid.
             msgspec.DecodeError: It's not a JSON object or null.
         """
-        value: Any = self._uuid_decoder.decode(frame)
-        for _ in self._path:
-            if value is None:
-                break
-            value = value.member
-        return _as_uuid(value)
-
-    @property
-    def uuid_path(self) -> tuple[str, ...]:
-        """Names of the members that lead to the UUID."""
-        return self._path
+        return _as_uuid(self._find_uuid(frame))
 
     @property
     def stamps(self) -> tuple[bytes, bytes]:
@@ -283,16 +274,6 @@ def _as_uuid(value: object) -> UUID:
     if isinstance(value, str):
         return parse_uuid(value)
     raise ValidationError(f"UUID is not a string but {type(value).__name__}")
-
-
-@lru_cache(maxsize=64)
-def _uuid_decoder(path: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    # Kept, because each shard has adapters, and classes are costly to make and to collect.
-    kind: Any = Any
-    for name in reversed(path):
-        field = msgspec.field(default=None, name=name)
-        kind = msgspec.defstruct("Stamped", [("member", kind | None, field)]) | None
-    return msgspec.json.Decoder(kind)
 
 
 def _split_at(document: bytes, path: tuple[str, ...]) -> tuple[bytes, bytes]:

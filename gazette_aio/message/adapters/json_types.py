@@ -34,14 +34,7 @@ DEFAULT_UUID_PATH = "_meta.uuid"
 
 @overload
 def json_adapter(
-    *,
-    uuid_path: str = ...,
-    enc_hook: EncodeHook | None = ...,
-    dec_hook: DecodeHook | None = ...,
-) -> JSONAdapter[dict[str, Any]]: ...
-@overload
-def json_adapter(
-    type: type[dict[Any, Any]],
+    type: type[dict[Any, Any]] = ...,
     uuid_path: str = ...,
     *,
     enc_hook: EncodeHook | None = ...,

@@ -49,11 +49,6 @@ class UuidColumns(NamedTuple):
         return UuidColumns._make(map(np.concatenate, zip(self, *others, strict=True)))
 
     @classmethod
-    def empty(cls) -> UuidColumns:
-        """Return columns of no messages."""
-        return cls.of([])
-
-    @classmethod
     def of(cls, envelopes: Sequence[Envelope[object]]) -> UuidColumns:
         """Return the columns of envelopes."""
         return cls(

@@ -147,7 +147,8 @@ class JournalContent:
             skip_acks=skip_acks,
             skip_errors=skip_errors,
         )
-        self._through = offset
+        self.through = offset
+        """Offset after the content so far."""
         self._is_torn = False  # Whether the end of content within a message was refused.
         self._odd: Sequence[bytes] = ()  # Messages that are next, after one was left out.
 
@@ -160,12 +161,7 @@ class JournalContent:
     @property
     def buffered(self) -> int:
         """Bytes of content that aren't processed."""
-        return self._through - self.offset
-
-    @property
-    def through(self) -> int:
-        """Offset after the content so far."""
-        return self._through
+        return self.through - self.offset
 
     def decoder_at(self, offset: int) -> Decoder:
         """Return a decoder of the journal's frames."""
@@ -173,15 +169,15 @@ class JournalContent:
 
     def feed(self, chunk: bytes, begin: int) -> int:
         """Take content from `begin` on, and return the number of bytes discarded before a gap."""
-        discarded = 0 if begin == self._through else self.jump(begin)
+        discarded = 0 if begin == self.through else self.jump(begin)
         (self._decoder or self.core).feed(chunk)
         self._is_torn = False
-        self._through = begin + len(chunk)
+        self.through = begin + len(chunk)
         return discarded
 
     def jump(self, offset: int) -> int:
         """Continue at `offset`, and return the number of bytes discarded."""
-        self._through = offset
+        self.through = offset
         return (self._decoder or self.core).jump(offset)
 
     def end(self) -> None:

@@ -115,7 +115,7 @@ class Commits:
                 "a transaction of this Publisher is open in this task, or in a task that started "
                 "it: publish in that block, or begin after its end"
             )
-        if gate.owner is None and not self._journals.is_empty:
+        if gate.owner is None and (self._journals.pending or self._journals.backlog):
             raise TransactionError(
                 "messages were published by publish_uncommitted() outside of a transaction(): "
                 "commit them by build_ack_intents(), or abandon() them"

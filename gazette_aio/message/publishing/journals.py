@@ -72,11 +72,6 @@ class Journals:
         """By name: all journals."""
         self._checked: set[Target] = set()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no messages are uncommitted or queued."""
-        return not (self.pending or self.backlog)
-
     def update_clock(self) -> None:
         """Advance the clock to wall time, if it follows that."""
         if self.follows_time:

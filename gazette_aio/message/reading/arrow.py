@@ -95,14 +95,11 @@ class RecordEngine(JournalEngine["RecordBatch"]):
             explain=explain,
         )
         self._documents = schema
+        self.schema: Schema = record_schema(schema)
+        """Schema of the batches."""
         self._decoder: tuple[Adapter[Any], DocumentDecoder | None] | None = None  # The latest one.
         if adapter is not None:
             self._decoder_of(adapter)  # Raises before anything is read.
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the batches."""
-        return record_schema(self._documents)
 
     def maker_of(self, journal_format: JournalFormat[Any]) -> RecordMaker:
         """Return the maker of record batches of a journal.

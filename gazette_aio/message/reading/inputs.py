@@ -25,8 +25,6 @@ from gazette_aio.protocol.errors import OffsetBeyondHeadError
 from gazette_aio.protocol.status_errors import OffsetNotYetAvailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gazette_aio.message.envelopes.origin import JournalFormat
     from gazette_aio.message.reading.engine import JournalEngine
     from gazette_aio.message.reading.formats import JournalFormats
@@ -73,11 +71,13 @@ class Inputs:
         """Bytes of chunks that wait to be taken."""
         self._loop: asyncio.AbstractEventLoop | None = None  # Of tasks that read.
         self._begun = False
-        self._closed = False
+        self.is_closed = False
+        """Whether nothing is read any more."""
         self._offsets: dict[str, int] = {}  # Offsets to read joining journals from.
         self._single: JournalInput | None = None  # Read in place.
         self._single_ended = False
-        self._pumps: dict[str, JournalPump] = {}
+        self.pumps: dict[str, JournalPump] = {}
+        """Pumps of journals that are read ahead, by name."""
         self._stopped: set[JournalPump] = set()
         self._ready: deque[JournalPump] = deque()
         self._errors: deque[Exception] = deque()  # Errors of the source, not of a journal.
@@ -100,17 +100,7 @@ class Inputs:
     @property
     def running(self) -> bool:
         """Whether tasks are reading."""
-        return self._is_following or any(pump.running for pump in self._pumps.values())
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is read any more."""
-        return self._closed
-
-    @property
-    def pumps(self) -> Mapping[str, JournalPump]:
-        """Pumps of journals that are read ahead, by name."""
-        return self._pumps
+        return self._is_following or any(pump.running for pump in self.pumps.values())
 
     @property
     def _is_following(self) -> bool:
@@ -119,7 +109,7 @@ class Inputs:
     @property
     def open(self) -> int:
         """Number of journals that are read at present."""
-        return len(self._pumps) + (self._single is not None and not self._single_ended)
+        return len(self.pumps) + (self._single is not None and not self._single_ended)
 
     async def next_arrival(self) -> Arrival:
         """Return the next arrival, of the journal whose turn it is.
@@ -135,7 +125,7 @@ class Inputs:
 
         Cancellation: safe.
         """
-        while not self._closed:
+        while not self.is_closed:
             if self._failed is not None:
                 self._failed.start()
                 self._failed = None
@@ -146,7 +136,7 @@ class Inputs:
                     await self._begin()
                 except Exception:
                     # Race: another task than the waiting one may close the inputs.
-                    if not self._closed:
+                    if not self.is_closed:
                         raise
             elif self._single is not None:
                 return await self._read_single(self._single)
@@ -155,7 +145,7 @@ class Inputs:
                 pump.is_queued = False
                 if pump.arrivals:
                     return self._hand_out(pump)
-            elif self._pumps or self._is_following:
+            elif self.pumps or self._is_following:
                 await self._wait()
             else:
                 break
@@ -202,7 +192,7 @@ class Inputs:
 
     def may_park(self, source: JournalInput) -> bool:
         """Whether reading of a journal can be suspended, and other journals may be read."""
-        return source.journal in self._pumps and source.owned
+        return source.journal in self.pumps and source.owned
 
     def park(self, source: JournalInput, offset: int) -> None:
         """Suspend reading of a journal until nothing else is ready, for its back-off at least.
@@ -211,7 +201,7 @@ class Inputs:
             source: The journal.
             offset: Offset from which its content is needed then.
         """
-        pump = self._pumps[source.journal]
+        pump = self.pumps[source.journal]
         due = pump.park(offset)
         if not pump.leaving:
             self._parked[pump] = due
@@ -219,7 +209,7 @@ class Inputs:
     def abandon(self, source: JournalInput) -> None:
         """Stop reading a deleted journal, and drop content that was read ahead."""
         self._offsets.pop(source.journal, None)
-        pump = self._pumps.pop(source.journal, None)
+        pump = self.pumps.pop(source.journal, None)
         if pump is not None:
             self.stop(pump)
             pump.drop()
@@ -230,12 +220,12 @@ class Inputs:
 
         Cancellation: safe — call again.
         """
-        self._closed = True
+        self.is_closed = True
         self._progress.set()
         self._gathered.set()
         if self._selected is not None:
             await self._selected.stop()
-        pumps = [*self._pumps.values(), *self._stopped]
+        pumps = [*self.pumps.values(), *self._stopped]
         await for_each(pumps, lambda pump: pump.cancel())
         for pump in pumps:
             await pump.aclose()
@@ -272,7 +262,7 @@ class Inputs:
             self._offsets[name] = 0
         # Race: another task than the waiting one may close the inputs, and the waiting one may have
         # been cancelled while it added journals.
-        if self._closed or name in self._pumps:
+        if self.is_closed or name in self.pumps:
             return
         origin = self.source
         request = origin.request(name, self._offsets.get(name))
@@ -283,7 +273,7 @@ class Inputs:
             self._single = JournalInput(origin.client, request, content, reader=reader)
             return
         pump = JournalPump(self, origin.client, request, content, reader=reader, selected=not names)
-        self._pumps[name] = pump
+        self.pumps[name] = pump
         if reset:
             pump.put(ArrivalKind.RESET)
         pump.start()
@@ -297,11 +287,11 @@ class Inputs:
         try:
             return await source.next_arrival()
         except StopAsyncIteration:
-            if self._closed:
+            if self.is_closed:
                 raise  # The reader hasn't reached the end of its request.
             arrival = Arrival(source, ArrivalKind.END)
         except Exception as error:  # noqa: BLE001 - raised by the iterator, with its journal.
-            if self._closed:
+            if self.is_closed:
                 raise StopAsyncIteration from None
             if not (isinstance(error, OffsetNotYetAvailableError) and source.owned):
                 return Arrival(source, ArrivalKind.ERROR, error=error)
@@ -321,7 +311,7 @@ class Inputs:
             self._failed = pump
         elif arrival.kind in {ArrivalKind.LEFT, ArrivalKind.END}:
             name = pump.journal
-            del self._pumps[name]
+            del self.pumps[name]
             self._parked.pop(pump, None)
             if pump.running:
                 self.stop(pump)

@@ -84,7 +84,7 @@ class _Scanner:
         """Return the UUIDs of the messages which end in the next content."""
         for offset, chunk in pieces:
             self._content.feed(chunk, offset)
-        found = [UuidColumns.empty()]
+        found = [UuidColumns.of([])]
         while (messages := self._content.read(STEP_BYTES)) is not None:
             if not isinstance(messages, (Refusal, str)):
                 found.append(columns_of(messages))

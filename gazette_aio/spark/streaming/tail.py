@@ -229,7 +229,7 @@ class QueryTail:
         passed = _Passed(state, wanted, max_rows)
         ahead = self._take_ahead(journal, begin)
         scanned, chunks = ahead.end, ahead.chunks
-        rest = UuidColumns.empty()
+        rest = UuidColumns.of([])
         while chunks and not rest.rows and passed.rows_left:
             rest = await passed.take(chunks.popleft())
         if not (chunks or rest.rows) and scanned < wanted and passed.rows_left:

@@ -71,15 +71,12 @@ class CSVReader:
 
 def _column(texts: list[str], kind: Any) -> Any:
     # Only these types have an empty value, besides null.
-    may_be_empty = is_text(kind) or is_text_dictionary(kind) or _is_of_any_length(kind)
+    may_be_empty = is_text(kind) or is_text_dictionary(kind)
     if is_bytes(kind):
+        may_be_empty = not pa.types.is_fixed_size_binary(kind)
         values = [text.encode("utf-8", "surrogateescape") for text in texts]
         return pa.array([v if v or may_be_empty else None for v in values], pa.binary())
     return pa.array([t if t or may_be_empty else None for t in texts], pa.string())
-
-
-def _is_of_any_length(kind: Any) -> bool:
-    return is_bytes(kind) and not pa.types.is_fixed_size_binary(kind)
 
 
 def _converter(kind: Any) -> Converter | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 from binascii import unhexlify
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from gazette_aio.message.uuid import RAW_LENGTH, TEXT_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gazette_aio.message.core.plain.splitting import Block
 
@@ -83,8 +84,10 @@ class StampReader:
             raise ValueError("text has a suffix")
         self._prefix = prefix
         self._suffix = suffix
-        self._decoder = None if path is None else msgspec.json.Decoder(_nested(path))
-        self._depth = 0 if path is None else len(path)
+        self._find_text: Callable[[bytes], str | None] | None = None
+        if path is not None:
+            names = tuple(name.decode() for name in path)
+            self._find_text = member_reader(names, cast("Any", str | None))
         self._strict = strict
         self._tails: dict[bytes, tuple[int, bytes, int]] = {}
         self._low_at = len(prefix or b"")
@@ -121,8 +124,8 @@ class StampReader:
         """Return the stamp of a message, or None if the caller has to find it, or the error."""
         raw = self._read_placed(payload)
         is_placed = raw is not None
-        if raw is None and self._decoder is not None:
-            raw = self._read_member(self._decoder, payload)
+        if raw is None and self._find_text is not None:
+            raw = self._read_member(self._find_text, payload)
         if raw is None:
             return None
         stamp = stamp_of(raw)
@@ -144,21 +147,36 @@ class StampReader:
             return found if len(found) == RAW_LENGTH else None
         return _raw_of(found[:TEXT_LENGTH]) if found[TEXT_LENGTH:] == self._suffix else None
 
-    def _read_member(self, decoder: msgspec.json.Decoder[Any], payload: bytes) -> bytes | None:
+    @staticmethod
+    def _read_member(find_text: Callable[[bytes], str | None], payload: bytes) -> bytes | None:
         """Return the UUID at the path, or zero if it's missing or null."""
         try:
-            value = decoder.decode(payload)
+            text = find_text(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        for _ in range(self._depth):
-            value = None if value is None else value.member
-        return _ZERO if value is None else _raw_of(value.encode())
+        return _ZERO if text is None else _raw_of(text.encode())
 
 
-def _nested(path: Sequence[bytes]) -> Any:
-    """Return a type that decodes the member at `path` only."""
-    kind: Any = str | None
+@lru_cache(maxsize=64)
+def member_reader(path: tuple[str, ...], kind: Any) -> Callable[[bytes], Any]:
+    """Return a function that returns the member of a JSON document at a path, or None.
+
+    It decodes nothing else. It's kept, because each shard has adapters, and classes are costly to
+    make and to collect.
+
+    Args:
+        path: Names of nested members.
+        kind: Type of the member.
+    """
     for name in reversed(path):
-        field = msgspec.field(default=None, name=name.decode())
+        field = msgspec.field(default=None, name=name)
         kind = msgspec.defstruct("Stamped", [("member", kind, field)]) | None
-    return kind
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(document: bytes) -> Any:
+        value: Any = decode(document)
+        for _ in path:
+            value = None if value is None else value.member
+        return value
+
+    return read
