@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from gazette_aio import message
 from gazette_aio.message import Envelope, Flags, Sequencer, build_uuid
 
 A = b"\x01AAAAA"

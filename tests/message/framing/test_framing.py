@@ -17,7 +17,6 @@ from gazette_aio.message import (
     Frame,
     Framing,
     NDJSONFraming,
-    encode_fixed_frame,
     unpack_fixed_frame,
     unpack_line,
 )
@@ -122,53 +121,6 @@ def test_chunking_makes_no_difference(framing, data, sizes, limit):
         if isinstance(event, tuple):
             assert event[0] == at
             at = event[1]
-
-
-def test_fixed_encoding():
-    assert FixedFraming().encode(b"x" * 20) == b"\x66\x33\x93\x36\x14\x00\x00\x00" + b"x" * 20
-    buffer = encode_fixed_frame(b"foo", bytearray())
-    encode_fixed_frame(b"bar", buffer)
-    assert bytes(buffer) == FixedFraming().encode(b"foo") + FixedFraming().encode(b"bar")
-    del buffer[:]
-    assert encode_fixed_frame(b"baz", buffer) is buffer
-    assert bytes(buffer) == FixedFraming().encode(b"baz")
-
-
-def test_fixed_truncations():
-    frame = FixedFraming().encode(b"x" * 20)
-    data = b"foo" + frame
-    peek, body = (
-        "Peek(FixedFrameHeaderLength): unexpected EOF",
-        "reading frame (size 28): unexpected EOF",
-    )
-    for begin, end, want in [
-        (3, 3, "EOF"),
-        (3, 10, peek),
-        (0, 7, peek),
-        (3, 11, body),
-        (3, 22, body),
-    ]:
-        assert events(FixedFraming().decoder(), [data[begin:end]]) == [want]
-    assert events(FixedFraming().decoder(), [data[3:]]) == [(0, 28, b"x" * 20), "EOF"]
-
-
-def test_fixed_desync():
-    frame = FixedFraming().encode(b"x")
-    assert events(FixedFraming().decoder(), [b"foobar" + frame]) == [
-        (0, 6, "desync"),
-        (6, 15, b"x"),
-        "EOF",
-    ]
-    data = b"x" * 21 + frame
-    assert events(FixedFraming().decoder(), [data[:16], data[16:]]) == [
-        (0, 13, "desync"),
-        (13, 21, "desync"),
-        (21, 30, b"x"),
-        "EOF",
-    ]
-    peek = "Peek(FixedFrameHeaderLength): unexpected EOF"
-    assert events(FixedFraming().decoder(), [b"abcdefgh"]) == [(0, 5, "desync"), peek]
-    assert events(FixedFraming().decoder(), [b"abcdefghij"]) == [(0, 7, "desync"), peek]
 
 
 def test_fixed_ends():

@@ -263,22 +263,22 @@ def long_history(rng, rows, producers):
 @pytest.mark.slow
 def test_many_rows():
     """It takes some seconds, of which the Sequencer takes most."""
-    columns = long_history(np.random.default_rng(7), 150_000, 12)
+    columns = long_history(np.random.default_rng(7), 60_000, 12)
     log = [
         envelope(begin, 100, ProducerID(producer.to_bytes(6)), clock, flags)
         for producer, clock, flags, begin in zip(*(c.tolist() for c in columns[:4]), strict=True)
     ]
     delivered, final = sequenced(log)
     state, got = RangeState(), []
-    for at in range(0, columns.rows, 50_000):
-        part = columns.slice(at, at + 50_000)
+    for at in range(0, columns.rows, 20_000):
+        part = columns.slice(at, at + 20_000)
         rows, _, end = deliver_range(random.Random(at), state, part, log)
         got += rows
         state = advance(state, part)
         assert state == end
     assert got == begins(flatten(delivered), acks=True)
     assert state == final
-    splits = [columns.slice(at, at + 30_000) for at in range(0, columns.rows, 30_000)]
+    splits = [columns.slice(at, at + 12_000) for at in range(0, columns.rows, 12_000)]
     plan = plan_of(random.Random(2), RangeState(), splits)
     assert with_exact_begins(plan.state, log) == state
     split_rows = [

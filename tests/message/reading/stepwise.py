@@ -107,9 +107,6 @@ class Reading:
     def may_park(self, source):
         return False
 
-    def abandon(self, source):
-        pass
-
     # Steps.
 
     def step(self):

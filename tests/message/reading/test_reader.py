@@ -16,7 +16,6 @@ from gazette_aio.message.reading.envelopes import LEAST_AT_ONCE, MOST_AT_ONCE, E
 from gazette_aio.message.reading.journal_input import ArrivalKind
 from gazette_aio.message.reading.sequenced import SequencedEngine
 from gazette_aio.protocol.errors import ReplayError, TransportError
-from gazette_aio.protocol.status_errors import JournalNotFoundError
 from tests.message.reading.stepwise import RAW, NeedContent, NeedReplay, Pause, Reading, Stop
 from tests.message.reading.test_arrow import line, row_of, rows_of
 from tests.message.sequencing import sequencing
@@ -73,13 +72,6 @@ def test_content_is_needed_until_something_commits():
     assert reading.next() == NeedContent()
 
 
-def test_uncommitted_messages_are_delivered_as_they_are():
-    reading = Reading(envelopes(), b"".join(rows("A1c A2c B5c A1c A3k")))
-    reading.feed()
-    assert reading.next() == [1, 2, 5, 1, 3]
-    assert reading.next() == NeedContent()
-
-
 def test_what_is_at_hand_is_delivered_in_turns():
     content = b"".join(line(0, clock, 0) for clock in range(1, 2 * MOST_AT_ONCE + 6))
     reading = Reading(committed(), content)
@@ -95,17 +87,6 @@ def test_large_messages_are_decoded_in_smaller_numbers():
     reading = Reading(committed(), b"".join(lines))
     reading.feed()
     assert len(reading.next()) == LEAST_AT_ONCE
-
-
-def test_skipping_much_lets_others_have_turns():
-    reading = Reading(envelopes(on_error="skip"), b"\n" * 2000 + line(0, 1, 0))
-    assert reading.next() == NeedContent()
-    reading.feed()
-    pauses = 0
-    while isinstance(step := reading.step(), Pause):
-        pauses += 1
-    assert [each.clock for each in step] == [1]
-    assert pauses > 20
 
 
 @pytest.mark.parametrize("engine", [evicting, sequenced])
@@ -210,20 +191,6 @@ def test_replays_which_lack_content(allowed, engine):
         assert f"no content from {size + 7} to {3 * size}" in str(reading.next().error)
 
 
-@pytest.mark.parametrize("make", [evicting, sequenced])
-def test_a_journal_which_is_abandoned_amid_a_replay(make):
-    parts = rows("A1c A2c A3c A4k")
-    engine = make()
-    reading = Reading(engine, b"".join(parts))
-    reading.feed_lines()
-    assert isinstance(reading.next(), NeedReplay)
-    reading.is_selection = True
-    reading.fail_replay(JournalNotFoundError(journal="a/j"))
-    assert isinstance(reading.next(), Stop)
-    assert reading.next() == NeedContent()
-    assert engine.checkpoint() == SequencerCheckpoint()
-
-
 def test_errors_of_reading():
     parts = rows("A1o A2o")
     reading = Reading(committed(), b"".join(parts))
@@ -269,48 +236,6 @@ def test_bad_messages_are_passed_over_once_they_are_told(skip, make):
     )
     assert last_ack() == 2
     assert reading.take(2) == [3, 4]
-
-
-def test_jumps_and_ends():
-    parts = rows("A1o A2o A3o")
-    size = len(parts[0])
-    reading = Reading(envelopes(), b"".join(parts))
-    reading.feed(0, size + 9)
-    assert reading.next() == [1]
-    reading.arrive(ArrivalKind.JUMP, 2 * size)
-    assert reading.next() == NeedContent()
-    reading.feed(2 * size, 3 * size - 1)
-    assert reading.next() == NeedContent()
-    reading.arrive(ArrivalKind.END)
-    for _ in range(2):
-        assert reading.next().error.kind == "unexpected_eof"
-
-
-@pytest.mark.parametrize("make", [committed, sequenced, records])
-def test_a_journal_which_was_created_anew(make):
-    """Nothing of its predecessor counts: neither clocks, nor offsets, nor what's pending."""
-    engine = make()
-    before, after = b"".join(rows("A7o A8c")), b"".join(rows("A1o A9k"))
-
-    def read(reading):
-        reading.feed()
-        clocks = []
-        while (step := reading.next()) != NeedContent():
-            clocks += step if isinstance(step, list) else clocks_of(step)
-        return clocks
-
-    reading = Reading(engine, before)
-    assert read(reading) == [7]
-    reading.arrive(ArrivalKind.LEFT)
-    assert reading.next() == NeedContent()
-    reading.content = after
-    reading.arrive(ArrivalKind.RESET)
-    assert read(reading) == [1, 9]
-    assert reading.checkpoint().offsets == {"a/j": len(after)}
-
-
-def clocks_of(batch):
-    return batch.column("_clock").to_pylist()
 
 
 class Restarts:
