@@ -290,8 +290,8 @@ def plain_target(mapped: Awaitable[Target] | Target) -> Target:
     Raises:
         TypeError: It isn't a pair of a journal and a content type, but has to be awaited, maybe.
     """
-    # Hot: most mappings return a plain pair, and it takes long to ask for awaitables.
-    if type(mapped) is not tuple and inspect.isawaitable(mapped):
+    # Hot: it takes long to ask for awaitables.
+    if not isinstance(mapped, tuple) and inspect.isawaitable(mapped):
         if inspect.iscoroutine(mapped):
             mapped.close()  # Otherwise it would warn that nobody awaited it.
         raise TypeError("mapping: expected a plain function, not an async one")
@@ -313,9 +313,9 @@ async def _targets(mapping: Mapping[Any], items: Sequence[Any], start: int) -> l
         # Hot: what was mapped before an exception is in the list nevertheless.
         targets.extend(map(mapping, items))
         # Most batches go to one journal.
-        if type(targets[0]) is tuple and targets.count(targets[0]) == len(targets):
+        if isinstance(targets[0], tuple) and targets.count(targets[0]) == len(targets):
             return targets[:1]
-        if set(map(type, targets)) == {tuple}:
+        if all(issubclass(kind, tuple) for kind in set(map(type, targets))):
             return targets
         for done, target in enumerate(targets):
             if not isinstance(target, tuple):
