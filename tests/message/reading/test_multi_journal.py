@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
-import random
 import re
 import sys
 
@@ -94,15 +93,6 @@ async def finish(task):
     async with asyncio.timeout(30):
         envelope = await task
         return envelope.journal[2:], envelope.clock
-
-
-async def take_within(iterator, count):
-    """Return the next item, or None if it doesn't come in so many turns."""
-    task = asyncio.create_task(anext(iterator))
-    await turns(count)
-    task.cancel()
-    await asyncio.wait([task])
-    return None if task.cancelled() else task.result()
 
 
 async def until(condition):
@@ -707,62 +697,6 @@ async def test_closing_while_journals_are_listed():
         with pytest.raises(StopAsyncIteration):
             await waiting
     assert not client.readers
-
-
-@pytest.mark.parametrize("seed", range(6))
-async def test_random_joins_leaves_and_restarts(seed, monkeypatch):
-    """Checkpoints of the same selector lose and repeat nothing."""
-    rng = random.Random(seed)
-    monkeypatch.setattr("gazette_aio.message.reading.pump.LEAVING_SECONDS", rng.choice((0, 60)))
-    client = FakeClient({}, chunk=lambda *_: rng.randrange(30, 400))
-    want, got, open_rows = {}, {}, {}
-    clock = 0
-    checkpoint = None
-
-    def step():
-        nonlocal clock
-        name = f"j/{rng.randrange(6)}"
-        clock += 10
-        if name not in client.journals:
-            client.create(name, NDJSON)
-        elif rng.random() < 0.15:
-            client.move(name, rng.choice(["t", "other"]))
-        elif rng.random() < 0.5:
-            size = rng.randrange(1, 7)
-            rows = list(range(clock, clock + size))
-            data = [line(row, CONTINUE_TXN) for row in rows]
-            open_rows.setdefault(name, []).extend(rows)
-            client.append(name, b"".join(data))
-        else:
-            client.append(name, line(clock, ACK_TXN))
-            want.setdefault(name, []).extend([*open_rows.pop(name, []), clock])
-
-    for restart in range(12):
-        last = restart == 11
-        if last:
-            for name in client.journals:
-                client.move(name, "t")
-        sequencer = Sequencer.from_checkpoint(
-            checkpoint or SequencerCheckpoint(), buffer=rng.choice([2, 100])
-        )
-        async with reading(client, sequencer=sequencer, block=not last) as iterator:
-            taken = 0
-            for _ in range(10**9 if last else rng.randrange(5, 40)):
-                if not last and rng.random() < 0.8:
-                    step()
-                if last:
-                    envelope = await anext(iterator, None)
-                    if envelope is None:
-                        break
-                elif (envelope := await take_within(iterator, rng.randrange(5, 300))) is None:
-                    continue
-                taken += 1
-                got.setdefault(envelope.journal, []).append(envelope.clock)
-            checkpoint = iterator.checkpoint()
-        if rng.random() < 0.5:
-            checkpoint = SequencerCheckpoint.from_proto(checkpoint.to_proto())
-    assert got == want
-    assert sum(map(len, got.values())) > 50
 
 
 @pytest.mark.parametrize("block", [False, True])
