@@ -453,39 +453,6 @@ async def test_others_wait_while_a_transaction_commits(tmp_path: Path):
     ]
 
 
-async def test_cancelled_commits_are_in_doubt(tmp_path: Path):
-    appends = FakeAppends()
-    for turns in range(12):
-        publisher = Publisher(appends, json_adapter())
-        log = IntentLog(tmp_path / f"log {turns}")
-
-        async def commit(
-            publisher: Any = publisher, log: Any = log, journal: str = f"part/{turns}"
-        ):
-            async with publisher.transaction(intents=log) as transaction:
-                await publisher.publish_uncommitted(to(journal), {"v": 1})
-                transaction.state = {"row": 1}
-
-        task = asyncio.create_task(commit())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        try:  # noqa: SIM105
-            await task
-        except asyncio.CancelledError:
-            pass
-        await log.aclose()
-        state = await IntentLog(log.path).recover(appends)
-        flags = [flags for _, flags, _ in lines(appends, f"part/{turns}")]
-        # State and acknowledgement go together.
-        acks = [c for c, f, _ in lines(appends, f"part/{turns}") if f == 2]
-        firsts = [c for c, f, _ in lines(appends, f"part/{turns}") if f == 1]
-        committed = any(ack > first for ack in acks for first in firsts)
-        assert committed == (state == {"row": 1}), (turns, flags)
-        async with publisher.transaction(intents=IntentLog(tmp_path / f"next {turns}")):
-            await publisher.publish_uncommitted(to(f"part/{turns}"), {"v": 2})
-
-
 async def test_damaged_records_are_refused(tmp_path: Path):
     path = tmp_path / "log"
     await IntentLog(path).persist([], {"row": 1})

@@ -20,7 +20,7 @@ from gazette_aio.message import (
     parse_uuid,
 )
 from gazette_aio.message.publishing import commits, intents
-from gazette_aio.protocol.errors import MixedTransactionError, StoreError, TransactionError
+from gazette_aio.protocol.errors import StoreError, TransactionError
 from tests.message import fakes
 from tests.message.publishing.by_hand import acknowledge
 from tests.message.publishing.two_journals import (
@@ -214,23 +214,6 @@ async def test_messages_that_wait_while_their_transaction_is_abandoned_are_refus
     async with publisher.transaction():
         await publisher.publish_uncommitted(to(ONE), {"v": 3})
     assert await committed(client) == [(ONE, 3)]
-
-
-async def test_mixing_is_refused_behind_a_waiting_message():
-    client = FakeClient(dict.fromkeys(JOURNALS, NDJSON))
-    appends = FakeAppends(client)
-    publisher = Publisher(appends, json_adapter())
-    held = await appends.start_append(ONE)
-    first = asyncio.create_task(publisher.publish_uncommitted(to(ONE), {"v": 1}))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(publisher.publish_committed(to(ONE), {"v": 2}))
-    await asyncio.sleep(0)
-    held.release()
-    await first
-    with pytest.raises(MixedTransactionError):
-        await second
-    await acknowledge(publisher)
-    assert await committed(client) == [(ONE, 1)]
 
 
 @pytest.mark.parametrize("broken", ["acknowledgement", "append"])
