@@ -12,7 +12,7 @@ from gazette_aio.broker.inspection import Finding, Inspection
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.logs import log_options
-from gazette_aio.cli.shell.output import print_json, print_line, print_table, progress
+from gazette_aio.cli.shell.output import json_option, print_json, print_line, print_table, progress
 from gazette_aio.protocol.errors import StoreError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DIRECTORY = click.argument(
     "data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each part.")
+_JSON = json_option("Print a line of JSON for each part.")
 
 
 @click.group(cls=CommandGroup)

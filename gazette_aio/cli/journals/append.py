@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,7 @@ from gazette_aio.cli.journals.records import RecordSplitter
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.input import input_chunks
-from gazette_aio.cli.shell.output import print_json, print_line, progress
+from gazette_aio.cli.shell.output import json_option, print_result, progress
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.specs.selection import select_for_file
 from gazette_aio.client import StrictAppendService
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gazette_aio.client import AppendService, AsyncAppend
     from gazette_aio.message.mapping import PartitionsFunc
 
+_PATH = click.Path(dir_okay=False, allow_dash=True)
 _SPOOLED_BYTES = 1 << 20
 _MAPPINGS = ["random", "modulo", "rendezvous", "direct"]
 
@@ -73,17 +74,24 @@ def _direct_mapping(partitions: PartitionsFunc) -> Callable[[bytes], str]:
     return mapped
 
 
+def writing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take what it writes from where to where: arguments of `select_for_file()`.
+
+    It also takes `as_json` and `connection`.
+    """
+    for option in (
+        connection_options,
+        json_option(),
+        click.option("-l", "--selector", help="Label selector of the journals to write to."),
+        click.argument("file", type=_PATH, required=False),
+        click.argument("journal", required=False),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
-@click.argument("journal", required=False)
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
-@click.option("-l", "--selector", help="Label selector of the journals to append to.")
-@click.option(
-    "-i",
-    "--input",
-    "input_",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    help="The same as FILE.",
-)
+@click.option("-i", "--input", "input_", type=_PATH, help="The same as FILE.")
 @click.option(
     "-f",
     "--framing",
@@ -107,8 +115,7 @@ def _direct_mapping(partitions: PartitionsFunc) -> Callable[[bytes], str]:
     type=click.IntRange(min=1),
     help="Append to JOURNAL only if this is its write head.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@connection_options
+@writing_options
 def append(
     connection: ClientSettings,
     journal: str | None,
@@ -148,13 +155,11 @@ def append(
     record_framing = NDJSONFraming() if framing == "lines" else FixedFraming()
     splitter = RecordSplitter(record_framing, keyed=keyed, base64_keys=base64)
     appended = asyncio.run(_append_records(connection, selection, path, splitter, mapping))
-    if as_json:
-        print_json(dataclasses.asdict(appended))
-    else:
-        print_line(
-            f"appended {counted(appended.records, 'record')} of {counted(appended.bytes, 'byte')} "
-            f"to {counted(appended.journals, 'journal')}"
-        )
+    text = (
+        f"appended {counted(appended.records, 'record')} of {counted(appended.bytes, 'byte')} "
+        f"to {counted(appended.journals, 'journal')}"
+    )
+    print_result(dataclasses.asdict(appended), text, as_json=as_json)
 
 
 def _random_journal(connection: ClientSettings, selection: Selection) -> str:
@@ -176,11 +181,10 @@ def _append_whole(
             with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES) as spool:
                 shutil.copyfileobj(source, spool)
                 commit = connection.run(lambda client: client.append(request, spool)).commit
-    if as_json:
-        print_json({"journal": commit.journal, "begin": commit.begin, "end": commit.end})
-    else:
-        size = counted(commit.end - commit.begin, "byte")
-        print_line(f"{commit.journal}: appended {size} at {commit.begin}")
+    result = {"journal": commit.journal, "begin": commit.begin, "end": commit.end}
+    size = counted(commit.end - commit.begin, "byte")
+    text = f"{commit.journal}: appended {size} at {commit.begin}"
+    print_result(result, text, as_json=as_json)
 
 
 @dataclasses.dataclass(slots=True)

@@ -13,7 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.messages import plain_tree_of, prototext
-from gazette_aio.cli.shell.output import print_json, print_table, print_text
+from gazette_aio.cli.shell.output import json_option, print_json, print_table, print_text
 from gazette_aio.cli.shell.quantities import age_of, duration, size_of, unix_time
 from gazette_aio.cli.specs.selection import selection_options
 from gazette_aio.protocol.shown import shown_name
@@ -39,7 +39,7 @@ _SUM_BYTES = 6
     show_default=True,
     help="Format; JSON has a line for each fragment.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as `-o json`.")
+@json_option("The same as `-o json`.")
 @click.option(
     "--from",
     "begin",

@@ -12,7 +12,7 @@ from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.journals.fragments import served_names
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
-from gazette_aio.cli.shell.output import print_json, print_line, progress
+from gazette_aio.cli.shell.output import json_option, print_json, print_line, print_result, progress
 from gazette_aio.cli.specs.selection import selection_options
 from gazette_aio.client.reads.head import head_of
 from gazette_aio.protocol.shown import shown_name
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Outcome = tuple[str, str, str]
     """Journal, result, and reason of a failure."""
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print a line of JSON by journal.")
+_JSON = json_option("Print a line of JSON by journal.")
 
 
 @click.command("reset-head")
@@ -107,10 +107,8 @@ async def _each(
             async for journal, result, failure in in_batches(outcome, journals):
                 bar.advance(1)
                 failures += [failure] if failure else []
-                if as_json:
-                    print_json({"journal": journal, "result": result, "failed": bool(failure)})
-                else:
-                    print_line(f"{journal}: {result}")
+                shown = {"journal": journal, "result": result, "failed": bool(failure)}
+                print_result(shown, f"{journal}: {result}", as_json=as_json)
     if failures:
         raise CommandError(f"{len(failures)} of {len(journals)} journals failed: {failures[0]}")
 
@@ -122,7 +120,7 @@ async def _each(
     metavar="PREFIX",
     help="Also check that files can be deleted below this prefix, which is empty or ends in `/`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 @connection_options
 def store_health(
     connection: ClientSettings, url: str, check_delete_prefix: str | None, *, as_json: bool

@@ -13,7 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.batches import in_batches
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.output import progress
-from gazette_aio.cli.shell.stores import Pruned, Pruning, store_options
+from gazette_aio.cli.shell.stores import Pruned, Pruning, pruning_options
 from gazette_aio.cli.specs.selection import selection_options
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @selection_options("journal")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
-@store_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@pruning_options
 @connection_options
 def prune(
     connection: ClientSettings,

@@ -11,11 +11,10 @@ import click
 import msgspec
 
 import gazette_aio.protocol as pb
-from gazette_aio.cli.journals.append import appending
-from gazette_aio.cli.shell.connection import ClientSettings, connection_options
+from gazette_aio.cli.journals.append import appending, writing_options
 from gazette_aio.cli.shell.failures import CommandError, InputError
-from gazette_aio.cli.shell.input import input_chunks
-from gazette_aio.cli.shell.output import print_json, print_line, progress
+from gazette_aio.cli.shell.input import input_chunks, uuid_path_option
+from gazette_aio.cli.shell.output import print_result, progress
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.specs.selection import select_for_file
 from gazette_aio.message.framing import NDJSONFraming, find_framing
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
     from gazette_aio.cli.journals.append import Appending
+    from gazette_aio.cli.shell.connection import ClientSettings
     from gazette_aio.message import Publisher
     from gazette_aio.message.mapping import Mapping, Target
 
@@ -36,9 +36,6 @@ _OBJECTS: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 @click.command()
-@click.argument("journal", required=False)
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
-@click.option("-l", "--selector", help="Label selector of the journals to publish to.")
 @click.option(
     "-m",
     "--message",
@@ -63,14 +60,8 @@ _OBJECTS: Final = msgspec.json.Decoder(dict[str, Any])
     show_default=True,
     help="How keys are mapped to journals.",
 )
-@click.option(
-    "--uuid-path",
-    default="_meta.uuid",
-    show_default=True,
-    help="Members on the path to the UUID of a message.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@connection_options
+@uuid_path_option
+@writing_options
 def publish(
     connection: ClientSettings,
     journal: str | None,
@@ -116,13 +107,11 @@ def publish(
             return await _publish(Publisher(ongoing.appends, adapter), source, mapped, ongoing)
 
     published = asyncio.run(publish_all())
-    if as_json:
-        print_json(dataclasses.asdict(published))
-    else:
-        print_line(
-            f"published {counted(published.messages, 'message')} "
-            f"to {counted(published.journals, 'journal')}"
-        )
+    text = (
+        f"published {counted(published.messages, 'message')} "
+        f"to {counted(published.journals, 'journal')}"
+    )
+    print_result(dataclasses.asdict(published), text, as_json=as_json)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

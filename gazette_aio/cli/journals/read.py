@@ -17,6 +17,7 @@ from gazette_aio.cli.journals.read_outputs import open_output
 from gazette_aio.cli.journals.resuming import offsets_saved, until_signalled
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.failures import InputError
+from gazette_aio.cli.shell.input import uuid_path_option
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.quantities import unix_time
 from gazette_aio.cli.specs.files import read_text
@@ -91,12 +92,7 @@ _MANY = ("tail", "offsets", "offsets_out")
     help="Root of file:// fragment stores, whose files are then read without a broker.",
 )
 @click.option("--committed", is_flag=True, help="Print committed messages of JSON, each once.")
-@click.option(
-    "--uuid-path",
-    default="_meta.uuid",
-    show_default=True,
-    help="Members on the path to the UUID of a message.",
-)
+@uuid_path_option
 @click.option(
     "--pretty/--compact",
     default=None,

@@ -19,7 +19,7 @@ from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker
 from gazette_aio.cli.shell.failures import CommandError, InputError, explain
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.messages import MOST_FAILURES, failure_of, tree_of
-from gazette_aio.cli.shell.output import print_json, print_line, print_table
+from gazette_aio.cli.shell.output import json_option, print_json, print_line, print_table
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.cli.specs.commands import (
     Specs,
@@ -246,7 +246,7 @@ def edit(consumer: ClientSettings, connection: ClientSettings, **given: Any) -> 
     metavar="JOURNAL:OFFSET",
     help="Wait until the shard has read a source through an offset; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the progress as JSON.")
+@json_option("Print the progress as JSON.")
 @consumer_and_broker_options
 def stat(
     consumer: ClientSettings,
@@ -289,7 +289,7 @@ def _offset(text: str) -> tuple[str, int]:
 @selection_options("shard")
 @click.option("--failed", is_flag=True, help="Only failed replicas.")
 @click.option("--dry-run", is_flag=True, help="Print the shards; change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the shards as JSON.")
+@json_option("Print the shards as JSON.")
 @consumer_and_broker_options
 def unassign(
     consumer: ClientSettings,

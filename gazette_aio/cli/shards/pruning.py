@@ -15,7 +15,7 @@ from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.output import progress
 from gazette_aio.cli.shell.quantities import counted
-from gazette_aio.cli.shell.stores import Pruned, Pruning, store_options
+from gazette_aio.cli.shell.stores import Pruned, Pruning, pruning_options
 from gazette_aio.cli.specs.selection import selection_options
 from gazette_aio.client.listing.calls import get_journal
 from gazette_aio.consumer.api import fetch_hints, list_shards
@@ -63,15 +63,13 @@ class _Log(Pruned):
 
 @click.command()
 @selection_options("shard")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @click.option(
     "--force",
     is_flag=True,
     help="Prune other logs if a shard hasn't stored all its hints. Logs that it's known to need "
     "are skipped.",
 )
-@store_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@pruning_options
 @consumer_and_broker_options
 def prune(
     consumer: ClientSettings,

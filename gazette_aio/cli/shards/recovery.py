@@ -11,7 +11,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.shell.output import print_json, print_line, progress
+from gazette_aio.cli.shell.output import json_option, print_line, print_result, progress
 from gazette_aio.cli.shell.quantities import counted
 from gazette_aio.consumer.api import fetch_hints, list_shards, pick_first_hints
 from gazette_aio.protocol import consumer as pc
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     help="Recover files as of a hole of the log if what it held can't be known. The holes are "
     "named on stderr.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option()
 @consumer_and_broker_options
 def recover(
     consumer: ClientSettings,
@@ -61,23 +61,21 @@ def recover(
     for hole in resolved.holes:
         print_line(f"accepted the loss of what {hole} may have held", err=True)
     files = sorted({*resolved.fsm.links, *resolved.fsm.properties})
-    if as_json:
-        result: dict[str, Any] = {
-            "shard": shard,
-            "log": resolved.log,
-            "read_through": resolved.read_through,
-            "directory": str(resolved.directory),
-            "files": [path[1:] for path in files],
-            "holes": [
-                {"log": hole.log, "begin": hole.begin, "end": hole.end} for hole in resolved.holes
-            ],
-        }
-        print_json(result)
-        return
-    print_line(
+    result: dict[str, Any] = {
+        "shard": shard,
+        "log": resolved.log,
+        "read_through": resolved.read_through,
+        "directory": str(resolved.directory),
+        "files": [path[1:] for path in files],
+        "holes": [
+            {"log": hole.log, "begin": hole.begin, "end": hole.end} for hole in resolved.holes
+        ],
+    }
+    text = (
         f"recovered {counted(len(files), 'file')} in {resolved.directory}, as of {resolved.log} "
         f"through {resolved.read_through}"
     )
+    print_result(result, text, as_json=as_json)
 
 
 async def _recover(

@@ -1,4 +1,4 @@
-"""Input of a command: names of journals, and files, pipes that stay open, or stdin."""
+"""Input of a command: names of journals, paths of UUIDs, and files, open pipes, or stdin."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Final
+
+import click
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 1 << 17
 _AHEAD: Final = 4
 """Chunks that are read ahead."""
+
+
+uuid_path_option = click.option(
+    "--uuid-path",
+    default="_meta.uuid",
+    show_default=True,
+    help="Members on the path to the UUID of a message.",
+)
 
 
 def checked_journal(journal: str) -> str:

@@ -21,6 +21,8 @@ from gazette_aio.protocol.shown import shown_json, shown_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
+    from click.decorators import FC
+
 _LEAST_WIDTH: Final = 10
 """Width below which no cell is cut."""
 
@@ -39,6 +41,19 @@ def print_json(value: Any, *, compact: bool = False) -> None:
     """Print `value` as one line of JSON, with blanks after separators unless it's `compact`."""
     separators = (",", ":") if compact else None
     click.echo(shown_json(json.dumps(value, ensure_ascii=False, separators=separators)))
+
+
+def json_option(text: str = "Print the result as JSON.") -> Callable[[FC], FC]:
+    """Let a command take `--json`, as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def print_result(value: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command: a value as JSON, or else a line of text."""
+    if as_json:
+        print_json(value)
+    else:
+        print_line(text)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, keep: str = "") -> None:

@@ -12,7 +12,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.aio.threads import in_thread
 from gazette_aio.cli.shell.failures import CommandError
-from gazette_aio.cli.shell.output import print_json, print_line, print_table
+from gazette_aio.cli.shell.output import json_option, print_json, print_line, print_table
 from gazette_aio.cli.shell.quantities import counted
 
 if TYPE_CHECKING:
@@ -129,19 +129,27 @@ class Pruning:
             )
 
 
-def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `file_root` and `origins`, the arguments of Pruning."""
-    command = click.option(
-        "--store-endpoint",
-        "origins",
-        multiple=True,
-        metavar="ORIGIN",
-        help="S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
-    )(command)
-    return click.option(
-        "--file-root",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        envvar="BROKER_FILE_ROOT",
-        show_envvar=True,
-        help="Root of file:// fragment stores, as of the brokers.",
-    )(command)
+def pruning_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options `dry_run`, `file_root`, `origins` (arguments of Pruning), and `as_json`."""
+    for option in (
+        json_option(),
+        click.option(
+            "--store-endpoint",
+            "origins",
+            multiple=True,
+            metavar="ORIGIN",
+            help="S3 server that stores may name by `endpoint`, as http://host:port; repeatable.",
+        ),
+        click.option(
+            "--file-root",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            envvar="BROKER_FILE_ROOT",
+            show_envvar=True,
+            help="Root of file:// fragment stores, as of the brokers.",
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Print what would be removed; remove nothing."
+        ),
+    ):
+        command = option(command)
+    return command

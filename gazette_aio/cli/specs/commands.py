@@ -11,7 +11,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import CommandError
 from gazette_aio.cli.shell.messages import prototext
-from gazette_aio.cli.shell.output import print_json, print_line, print_text
+from gazette_aio.cli.shell.output import json_option, print_json, print_line, print_text
 from gazette_aio.cli.specs.editing import edit_specs
 from gazette_aio.cli.specs.files import load_request, name_of, print_applied, read_text
 from gazette_aio.cli.specs.selection import selection_options, selector_of_names
@@ -116,7 +116,7 @@ def apply_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command take the arguments of `apply_file()`, as keywords."""
     path = click.Path(dir_okay=False, allow_dash=True)
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+        json_option(),
         transaction_size_option,
         click.option(
             "-o",
@@ -186,7 +186,7 @@ def edit_options(kind: Kind) -> Callable[[Callable[..., Any]], Callable[..., Any
     """Let a command take the arguments of `edit_selected()`, as keywords."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+        as_json = json_option()
         return selection_options(kind)(transaction_size_option(as_json(command)))
 
     return decorate

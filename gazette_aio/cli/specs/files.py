@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
-from gazette_aio.cli.shell.output import print_json, print_line
+from gazette_aio.cli.shell.output import print_result
 from gazette_aio.protocol.journal_space.differences import spec_name
 
 if TYPE_CHECKING:
@@ -79,10 +79,8 @@ def print_applied(changes: Iterable[Change], revision: int | None, *, as_json: b
     deletes: list[str] = []
     for change in changes:
         (upserts if change.HasField("upsert") else deletes).append(name_of(change))
-    if as_json:
-        result = {"upserts": upserts, "deletes": deletes, "dry_run": False}
-        print_json(result if revision is None else {"revision": revision, **result})
-    else:
-        parts = [f"{len(upserts)} upserted"] if upserts else []
-        parts += [f"{len(deletes)} deleted"] if deletes else []
-        print_line(f"revision {revision}: {', '.join(parts)}")
+    revised = {} if revision is None else {"revision": revision}
+    result = {**revised, "upserts": upserts, "deletes": deletes, "dry_run": False}
+    parts = [f"{len(upserts)} upserted"] if upserts else []
+    parts += [f"{len(deletes)} deleted"] if deletes else []
+    print_result(result, f"revision {revision}: {', '.join(parts)}", as_json=as_json)

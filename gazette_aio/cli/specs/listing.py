@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gazette_aio.cli.shell.messages import prototext
-from gazette_aio.cli.shell.output import print_json, print_line, print_table, print_text
+from gazette_aio.cli.shell.output import (
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
 
 if TYPE_CHECKING:
     import gazette_aio.protocol as pb
@@ -49,7 +55,7 @@ def listing_options(
         click.option("-p", "--primary", is_flag=True, help="Show the primary."),
         click.option("-r", "--replicas", is_flag=True, help="Show the other replicas."),
         click.option("--rf", "factor", is_flag=True, help=f"Show the {factor}."),
-        click.option("--json", "as_json", is_flag=True, help="The same as `-o json`."),
+        json_option("The same as `-o json`."),
     )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import click
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.connection import ClientSettings, connection_options
 from gazette_aio.cli.shell.input import checked_journal
-from gazette_aio.cli.shell.output import print_json, print_table, progress
+from gazette_aio.cli.shell.output import json_option, print_json, print_table, progress
 from gazette_aio.client import StrictAppendService
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Measured:
     show_default=True,
     help="Bytes of an append.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
+@json_option("Print the measurements as JSON.")
 @connection_options
 def bench(
     connection: ClientSettings, journal: str, seconds: float, size: int, *, as_json: bool

@@ -20,7 +20,7 @@ import gazette_aio.protocol as pb
 from gazette_aio import __version__
 from gazette_aio.cli.shell.connection import ClientSettings, consumer_and_broker_options
 from gazette_aio.cli.shell.failures import CommandError, InputError
-from gazette_aio.cli.shell.output import print_json, print_line, print_table
+from gazette_aio.cli.shell.output import json_option, print_json, print_line, print_table
 from gazette_aio.cli.tools import diagnosis
 from gazette_aio.cli.tools.diagnosis import Finding
 from gazette_aio.cli.tools.probes import (
@@ -54,7 +54,7 @@ _ETCD_PORT: Final = 2379
     metavar="URL",
     help="Also check this Etcd.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("Print the findings as JSON.")
 @consumer_and_broker_options
 @click.pass_context
 def doctor(

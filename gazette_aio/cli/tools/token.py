@@ -16,7 +16,7 @@ from gazette_aio.cli.shell.failures import InputError
 from gazette_aio.cli.shell.groups import CommandGroup
 from gazette_aio.cli.shell.keys import given_keys, keyed_auth
 from gazette_aio.cli.shell.logs import log_options
-from gazette_aio.cli.shell.output import print_json, print_line, print_table
+from gazette_aio.cli.shell.output import json_option, print_json, print_line, print_table
 from gazette_aio.cli.shell.quantities import duration
 from gazette_aio.cli.specs.selection import parse_selector
 from gazette_aio.protocol.auth.jwt import unverified_claims
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CAPABILITY: Final = click.Choice(list(pb.Capability.__members__), case_sensitive=False)
 _TOKEN: Final = click.argument("token", envvar="BROKER_AUTH_TOKEN", default="-")
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
+_JSON: Final = json_option("Print the claims as JSON.")
 
 
 @click.group(cls=CommandGroup)
