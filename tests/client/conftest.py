@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gazette_aio.client import JournalClient, RetryPolicy, connect
+from gazette_aio.client.appends import appender
+from gazette_aio.client.fragments import stream as fragment_stream
 from gazette_aio.client.rpc import dispatch
 from gazette_aio.protocol import GazetteError
 from gazette_aio.testing.leaks import no_leaks
@@ -25,9 +27,11 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
 
 
 @pytest.fixture(autouse=True)
-def _waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log no wait for a connection, for which a busy machine takes a while."""
+def _machine_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log no wait for a connection, and give up no roll-back or file that takes a while."""
     monkeypatch.setattr(dispatch, "_SHORT_WAIT", 60.0)
+    monkeypatch.setattr(appender, "ROLLBACK_SECONDS", 60.0)
+    monkeypatch.setattr(fragment_stream, "CLOSE_SECONDS", 60.0)
 
 
 @pytest.fixture(autouse=True)
