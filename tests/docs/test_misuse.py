@@ -377,3 +377,35 @@ async def test_a_selector_that_matches_nothing(
             reading.cancel()
             await asyncio.wait([reading])
     assert caplog.messages == ["no journal matches the selector 'name:prefix=shop/ordres/'"]
+
+
+async def acknowledged(publisher: Publisher[Any]) -> None:
+    for journal, content in publisher.build_ack_intents():
+        async with publisher.appends.append(journal) as pending:
+            pending.write(content)
+
+
+async def abandoned(publisher: Publisher[Any]) -> None:
+    publisher.abandon()
+
+
+async def forgotten(publisher: Publisher[Any]) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("end", "count"), [(acknowledged, 0), (abandoned, 0), (forgotten, 1)])
+async def test_messages_that_nobody_commits(
+    client: JournalClient,
+    caplog: pytest.LogCaptureFixture,
+    end: Callable[[Publisher[Any]], Awaitable[None]],
+    count: int,
+) -> None:
+    async with connect(client.endpoint) as other:
+        publisher = orders(other)
+        await publisher.publish_uncommitted(lambda _: TARGET, {"item": "milk"})
+        async with (another := orders(other)).transaction():
+            await another.publish_uncommitted(lambda _: TARGET, {"item": "tea"})
+        await end(publisher)
+    text = r"uncommitted messages of shop/orders stay pending.* within a transaction\(\)"
+    assert len([line for line in caplog.messages if re.search(text, line)]) == count
+    assert len(caplog.messages) == count

@@ -132,6 +132,8 @@ class AppendService(Owner):
         """Length beyond which a batch takes no further appends."""
         self.client = client
         """Client of the RPCs."""
+        self.uncommitted: set[tuple[bytes, str]] = set()
+        """Producers and journals of messages that no transaction commits."""
         self._context = client.context
         self._errors = JournalErrors(heals=self.heals)
         self._settings = AppendSettings(
@@ -431,6 +433,13 @@ class AppendService(Owner):
         """
         self._closed = True
         self._takes_appends = False
+        if self.uncommitted:
+            _logger.warning(
+                "uncommitted messages of %s stay pending, and readers don't see them: call "
+                "publish_uncommitted() within a transaction(), or commit by build_ack_intents()",
+                ", ".join(sorted({journal for _, journal in self.uncommitted})),
+            )
+            self.uncommitted.clear()
         try:
             if workers := self._workers():
                 await asyncio.wait(workers, timeout=self._drain_timeout)
@@ -461,7 +470,9 @@ class AppendService(Owner):
 
     def _check(self) -> None:
         if self._closed:
-            raise pb.UsageError("the append service is closed")
+            raise pb.UsageError(
+                f"the append service of {self._context.dispatcher.endpoint} is closed"
+            )
         if (cancellation := self._errors.cancellation) is not None:
             raise cancellation.with_traceback(None)
         self._context.dispatcher.check()

@@ -71,6 +71,7 @@ class Journals:
         self.states: dict[str, JournalState] = {}
         """By name: all journals."""
         self._checked: set[Target] = set()
+        self._uncommitted: set[tuple[bytes, str]] = getattr(appends, "uncommitted", set())
 
     def update_clock(self) -> None:
         """Advance the clock to wall time, if it follows that."""
@@ -166,6 +167,8 @@ class Journals:
             state.pending, state.first_clock, state.cleared_error = True, clock, cleared
             state.adapter = route.adapter
             self.pending.append(state)
+            if self.gate.owner is None and not self.gate.reserved_by:
+                self._uncommitted.add((state.producer, state.journal))
         state.last = append
 
     def acknowledge(self) -> list[AckIntent]:
@@ -183,6 +186,7 @@ class Journals:
             state.acked_clock = acked
             state.pending = False
             state.last = None
+            self._uncommitted.discard((state.producer, state.journal))
         self.pending = []
         return intents
 
@@ -195,6 +199,7 @@ class Journals:
         self.producer = new_producer_id()
         for state in abandoned:
             state.pending = False
+            self._uncommitted.discard((state.producer, state.journal))
             # Wire: an acknowledgement at or before the last one rolls back what's pending.
             acked = state.acked_clock
             clock = state.first_clock - 1 if acked is None else acked
