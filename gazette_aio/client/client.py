@@ -21,7 +21,7 @@ from gazette_aio.client.listing.fragment_calls import (
 from gazette_aio.client.listing.watched_list import POLL_INTERVAL, WatchedList
 from gazette_aio.client.options import address_or_default
 from gazette_aio.client.reads.retry_reader import RetryReader
-from gazette_aio.protocol.journal import encodable
+from gazette_aio.protocol.journal import encodable, require_request
 
 if TYPE_CHECKING:
     import asyncio
@@ -169,6 +169,7 @@ class JournalClient(Owner):
             ValidationError: The request is invalid.
             ConfigurationError: The request is for metadata only, or the timeout isn't positive.
         """
+        require_request(request, pb.ReadRequest)
         if isinstance(request, str):
             request = pb.ReadRequest(
                 journal=encodable(request),

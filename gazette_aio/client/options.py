@@ -7,7 +7,7 @@ import dataclasses
 import os
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gazette_aio.protocol as pb
 
@@ -121,9 +121,14 @@ def address_or_default(address: str | None, name: str) -> str:
 
     Raises:
         ConfigurationError: The address is empty, as the endpoint of a server that doesn't run.
+        TypeError: It isn't a text.
     """
     if address is None:
         return variable(name, DEFAULT_ADDRESS)
+    given: Any = address
+    if not isinstance(given, str):
+        text = f"address: expected a str, such as {DEFAULT_ADDRESS} or the endpoint of a broker"
+        raise TypeError(f"{text}, not {type(given).__name__}")
     if not address:
         raise pb.ConfigurationError(
             "the address is empty: a server has an endpoint only while it runs, as within "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 import gazette_aio.protocol as pb
 from gazette_aio.protocol.errors import EmptyListResponseError
@@ -114,8 +114,14 @@ def _hash_key(key: bytes | Iterable[bytes]) -> int:
     if isinstance(key, (bytes, bytearray, memoryview)):
         return fnv1a32(bytes(key))
     state = 0x811C9DC5
-    for part in key:
-        state = fnv1a32(part, state)
+    try:
+        for part in key:
+            state = fnv1a32(part, state)
+    except TypeError as error:
+        kind = type(key).__name__
+        raise TypeError(
+            f"key: expected bytes, not {kind}: encode it, as by str.encode()"
+        ) from error
     return state
 
 
@@ -130,6 +136,8 @@ class _Partitions:
     """Targets and name hashes of a listing, cached until the listing is another object."""
 
     def __init__(self, partitions: PartitionsFunc) -> None:
+        if not callable(partitions):
+            _refuse_partitions(partitions)
         self._partitions = partitions
         self._listing: pb.ListResponse | None = None
         self._targets: list[Target] = []
@@ -139,6 +147,8 @@ class _Partitions:
         listing = self._partitions()
         # Invariant: compared by identity; the reference held keeps the id from being reused.
         if listing is not self._listing:
+            if not (listing is None or hasattr(listing, "journals")):
+                _refuse_partitions(listing)
             self._targets = [] if listing is None else [_target(j.spec) for j in listing.journals]
             self._listing = listing
             self._hashes = None
@@ -151,6 +161,11 @@ class _Partitions:
         if hashes is None:
             hashes = self._hashes = [fnv1a32(name.encode()) for name, _ in self._targets]
         return hashes
+
+
+def _refuse_partitions(given: object) -> NoReturn:
+    text = "partitions: expected a plain function that returns a ListResponse"
+    raise TypeError(f"{text}, such as `lambda: listing`, not {type(given).__name__}")
 
 
 class ListedTarget(tuple[str, str]):

@@ -79,6 +79,13 @@ def encodable(name: str, kind: str = "Journal") -> str:
     return name
 
 
+def require_request(request: object, kind: type) -> None:
+    """Raise TypeError unless `request` is the name of a journal, or a request of its kind."""
+    if not isinstance(request, (str, kind)):
+        expected = f"the name of a journal, or {kind.__name__}(…)"
+        raise TypeError(f"request: expected {expected}, not {type(request).__name__}")
+
+
 def split_meta(name: str) -> tuple[str, str]:
     """Split a journal name into the bare name, and its metadata including the `;`."""
     journal, separator, meta = name.partition(";")

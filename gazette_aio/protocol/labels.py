@@ -206,6 +206,8 @@ def validate_single_value_labels(labels: LabelSet) -> None:
 
 
 def _new_label(name: str, value: str) -> Label:
+    if not (isinstance(name, str) and isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a label has a name and a value of type str, not {name!r} and {value!r}")
     bare = name.removesuffix(PREFIX_SUFFIX)
     return Label(name=bare, value=value, prefix=len(bare) != len(name))
 

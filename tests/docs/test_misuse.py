@@ -28,12 +28,14 @@ from gazette_aio import (
     load_journal_space,
     modulo_mapping,
     parse_label_selector,
+    protobuf_adapter,
 )
 from gazette_aio.testing import create_journals, journal_spec
 from tests.waiting import eventually
 
 NDJSON = "application/x-ndjson"
 TARGET = ("shop/orders", NDJSON)
+LISTED = pb.ListResponse.Journal(spec=journal_spec("shop/orders"))
 
 
 class Order(msgspec.Struct):
@@ -90,6 +92,35 @@ WITHOUT_BROKER: list[tuple[str, Callable[[], object], type[Exception], str]] = [
      "timeout must be positive, not 0"),
     ("token in place of its class", lambda: connect("http://h", auth="x.y.z"), pb.ConfigurationError,
      r"can't authorize by a str: pass .*auth=BearerAuth\(token\)"),
+    ("broker in place of its endpoint", lambda: connect(EmbeddedBroker()), TypeError,
+     "address: expected a str, such as .* or the endpoint of a broker, not EmbeddedBroker"),
+    ("name of a journal as bytes", lambda: connect("http://h").read(b"a/bcd"), TypeError,
+     r"request: expected the name of a journal, or ReadRequest\(…\), not bytes"),
+    ("short name of a journal", lambda: connect("http://h").read("a/b"), pb.ValidationError,
+     r"invalid length .*\(of journal 'a/b'\)"),
+    ("number as the value of a register", lambda: pb.label_set("author", 5), TypeError,
+     "a label has a name and a value of type str, not 'author' and 5"),
+    ("listing in place of a function", lambda: modulo_mapping(str.encode, pb.ListResponse()),
+     TypeError, "partitions: expected a plain function that returns a ListResponse"),
+    ("key that isn't bytes",
+     lambda: modulo_mapping(str, lambda: pb.ListResponse(journals=[LISTED]))("tea"), TypeError,
+     "key: expected bytes, not str: encode it"),
+    ("messages of no protobuf class", lambda: protobuf_adapter(dict), pb.ConfigurationError,
+     "expected a generated class of messages, not <class 'dict'>"),
+    ("messages without a UUID", lambda: protobuf_adapter(pb.Label), pb.ConfigurationError,
+     "protocol.Label has no bytes field uuid for the UUID: name that field by uuid_field="),
+    ("path in place of a log",
+     lambda: Publisher(connect("http://h").appends, json_adapter()).transaction(intents="log"),
+     TypeError, r"intents: expected a log, such as IntentLog\(path\), not str"),
+    ("offset as the start",
+     lambda: ReadCommittedIter("a/bcd", json_adapter(), client=connect("http://h"), start=5),
+     pb.ConfigurationError, "start is 5 .expected offsets by journal"),
+    ("option of an iterator",
+     lambda: ReadCommittedIter("a/bcd", json_adapter(), client=connect("http://h"), blok=True),
+     TypeError, "unknown option 'blok': did you mean 'block'"),
+    ("address in place of a client",
+     lambda: ReadCommittedIter("a/bcd", json_adapter(), client="http://h"), pb.ConfigurationError,
+     r"client: expected that of connect\(\), not 'http://h'"),
     ("half of a selector", lambda: parse_label_selector("name:prefx=a/"), pb.ValidationError,
      r'could not match "name:prefx=a/" .*: write .* name:prefix=a/'),
     ("list without brackets", lambda: parse_label_selector("region in eu, us"), pb.ValidationError,
@@ -269,6 +300,12 @@ WITH_BROKER: list[tuple[str, Misuse, type[Exception], str]] = [
      lambda c: anext(ReadCommittedIter("no/such", json_adapter(), client=c)),
      pb.JournalNotFoundError, "named journal does not exist .*no/such at http://"),
     ("invalid name", lambda c: c.append("shop/new orders", b"x"), pb.ValidationError, "not a valid token .*shop/new orders"),
+    ("spec in place of a change", lambda c: c.apply([journal_spec("shop/other")]), TypeError,
+     r"expected changes, such as .*upsert=spec.*, not JournalSpec"),
+    ("number in place of a selector", lambda c: c.list(5), TypeError,
+     "expected a selector, its text, or a ListRequest, not int"),
+    ("append without its name", lambda c: c.append(b"x"), TypeError,
+     r"request: expected the name of a journal, or AppendRequest\(…\), not bytes"),
     ("text as content", lambda c: c.append("shop/orders", "x"), TypeError, "bytes"),
     ("read-only journal", read_only, pb.NotAllowedError,
      "journal shop/archive at .*flags, such as O_RDONLY"),

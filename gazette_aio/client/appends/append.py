@@ -15,7 +15,7 @@ from gazette_aio.client.appends.appender import Appender
 from gazette_aio.client.appends.content_buffer import Bytes
 from gazette_aio.client.attempts import until_success
 from gazette_aio.client.retry import Operation, RetryPolicy
-from gazette_aio.protocol.journal import encodable
+from gazette_aio.protocol.journal import encodable, require_request
 
 if TYPE_CHECKING:
     from gazette_aio.client.client import JournalClient
@@ -63,6 +63,7 @@ async def append(
     """
     for item in content:
         _require_content(item)
+    require_request(request, pb.AppendRequest)
     if isinstance(request, str):
         request = pb.AppendRequest(journal=encodable(request))
     else:

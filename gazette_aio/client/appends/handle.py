@@ -58,7 +58,8 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
             asyncio.InvalidStateError: The append is pending, or has no response.
         """
         if self._error is not None or self.batch.response is None:
-            raise asyncio.InvalidStateError("the append has no response")
+            reason = "await it first" if self._error is None else "it failed"
+            raise asyncio.InvalidStateError(f"the append has no response: {reason}")
         return self.batch.response
 
     @property
@@ -205,7 +206,7 @@ class AsyncAppend(OpFuture["pb.AppendResponse"]):
 
     def _held(self, what: str) -> JournalAppends:
         if self._holding is None:
-            raise UsageError(f"{what} of an append that was released")
+            raise UsageError(f"{what} of an append that was released: call it within the block")
         return self._holding
 
     def __repr__(self) -> str:

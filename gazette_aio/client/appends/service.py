@@ -18,7 +18,7 @@ from gazette_aio.client.appends.journal_appends import AppendSettings, JournalAp
 from gazette_aio.client.appends.journal_errors import JournalErrors
 from gazette_aio.client.deadline import checked_timeout
 from gazette_aio.client.status import AppendStatus
-from gazette_aio.protocol.journal import encodable
+from gazette_aio.protocol.journal import encodable, require_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -218,6 +218,7 @@ class AppendService(Owner):
             return AsyncAppend(batch, buffer.length, -1, appends)
 
         self._check()
+        require_request(request, pb.AppendRequest)
         awaited = _operations_of(dependencies) if dependencies else NO_DEPENDENCIES
         if not isinstance(request, str):
             self._context.rpc.check_request(request)

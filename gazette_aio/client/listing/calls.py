@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.protobuf.message import Message
 
 import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
@@ -19,8 +21,6 @@ from gazette_aio.protocol.status_errors import status_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-
-    from google.protobuf.message import Message
 
     from gazette_aio.client.client import JournalClient
     from gazette_aio.client.context import ClientContext
@@ -42,6 +42,10 @@ def list_request(request: pb.ListRequest | pb.LabelSelector | str) -> pb.ListReq
         request = pb.parse_label_selector(request)
     if isinstance(request, pb.LabelSelector):
         request = pb.ListRequest(selector=request)
+    given: Any = request
+    if not isinstance(given, pb.ListRequest):
+        kind = type(given).__name__
+        raise TypeError(f"expected a selector, its text, or a ListRequest, not {kind}")
     if request.watch:
         raise pb.ValidationError("expected ListRequest.Watch to be false")
     pb.validate(request)
@@ -231,7 +235,9 @@ async def apply_journals(
         request = pb.ApplyRequest(changes=batch)
         return await retried(client.context, request, _apply_once, deadline=deadline)
 
-    def check(change: pb.ApplyRequest.Change) -> None:
+    def check(change: Any) -> None:
+        if not isinstance(change, pb.ApplyRequest.Change):
+            raise _no_change(change)
         pb.validate(change)
         # Existing journals with such names may still be deleted.
         if change.HasField("upsert"):
@@ -239,14 +245,22 @@ async def apply_journals(
             name = change.upsert.name
             within("Upsert.Name", pb.validate_journal, name, allow_parent=allow_parent)
 
+    changes = request.changes if isinstance(request, pb.ApplyRequest) else request
+    if isinstance(changes, Message):
+        raise _no_change(changes)
     return await apply_in_batches(
-        list(request.changes if isinstance(request, pb.ApplyRequest) else request),
+        list(changes),
         batch_size,
         deadline,
         check=check,
         item_of=_journal_of,
         apply=apply,
     )
+
+
+def _no_change(given: object) -> TypeError:
+    expected = "changes, such as [ApplyRequest.Change(upsert=spec)]"
+    return TypeError(f"expected {expected}, not {type(given).__name__}")
 
 
 def _journal_of(change: pb.ApplyRequest.Change) -> str:

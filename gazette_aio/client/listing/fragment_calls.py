@@ -8,7 +8,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.aio.turns import Turns
 from gazette_aio.client.listing.calls import check_status, retried
 from gazette_aio.protocol.errors import within
-from gazette_aio.protocol.journal import encodable
+from gazette_aio.protocol.journal import encodable, require_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -39,6 +39,7 @@ async def list_all_fragments(
 
     Cancellation: safe.
     """
+    require_request(request, pb.FragmentsRequest)
     journal = request if isinstance(request, str) else request.journal
     deadline = client.context.deadline("list fragments", timeout, journal=journal)
     merged: pb.FragmentsResponse | None = None

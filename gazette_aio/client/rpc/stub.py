@@ -139,7 +139,11 @@ class JournalStub(UnaryStub[JournalMethods]):
             allow_parent = self.allow_parent
             within("Journal", pb.validate_journal, request.journal, allow_parent=allow_parent)
         except pb.ValidationError as error:
-            raise error.extend("Request") if is_append else error from None
+            text = error.text
+            if request.journal and request.journal not in text:
+                text = f"{text} (of journal {request.journal!r})"
+            context = ("Request", *error.context) if is_append else error.context
+            raise pb.ValidationError(text, context) from None
 
     async def aclose(self) -> None:
         """End all streams. Idempotent.

@@ -32,9 +32,12 @@ class ProtobufAdapter(Generic[M]):
     uuid_is_text = False
 
     def __init__(self, cls: type[M], uuid_field: str) -> None:
+        if not hasattr(cls, "DESCRIPTOR"):
+            raise ConfigurationError(f"expected a generated class of messages, not {cls!r}")
         field = cls.DESCRIPTOR.fields_by_name.get(uuid_field)
         if field is None or field.type != FieldDescriptor.TYPE_BYTES:
-            raise ConfigurationError(f"{cls.DESCRIPTOR.full_name} has no bytes field {uuid_field}")
+            text = f"{cls.DESCRIPTOR.full_name} has no bytes field {uuid_field}"
+            raise ConfigurationError(f"{text} for the UUID: name that field by uuid_field=")
         self._cls = cls
         self.message_types: tuple[type, ...] | None = (cls,)
         """Classes of messages."""

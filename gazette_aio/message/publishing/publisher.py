@@ -512,6 +512,9 @@ class Publisher(Generic[T]):
                 this one. Concurrent transactions that use `state` need it. Messages are published
                 at once, rather than held.
         """
+        if intents is not None and not hasattr(intents, "exclusive"):
+            kind = type(intents).__name__
+            raise TypeError(f"intents: expected a log, such as IntentLog(path), not {kind}")
         tracing: Tracing | None = getattr(self.appends, "tracing", None)
         return Transaction(self._commits, self._gate, intents, tracing, exclusive=exclusive)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 
 from gazette_aio.message.uuid import clock_from_datetime
 from gazette_aio.protocol.errors import ConfigurationError
+from gazette_aio.protocol.suggestion import suggestion
 
 if TYPE_CHECKING:
     from gazette_aio.client import JournalClient
@@ -59,10 +60,24 @@ def check_options(options: ReadOptions) -> None:
     """
     for name in options:
         if name not in ReadOptions.__annotations__:
-            raise TypeError(f"unknown option {name!r}")
+            hint = suggestion(name, ReadOptions.__annotations__)
+            raise TypeError(f"unknown option {name!r}{hint}")
     on_error = options.get("on_error", "raise")
     if on_error not in {"raise", "skip"}:
         raise ConfigurationError(f"on_error is {on_error!r} (expected 'raise' or 'skip')")
+    start: Any = options.get("start")
+    if not (start is None or isinstance(start, datetime) or _are_offsets(start)):
+        raise ConfigurationError(
+            f"start is {start!r} (expected offsets by journal, such as {{'a/journal': 0}}, or an "
+            "aware datetime)"
+        )
+
+
+def _are_offsets(start: Any) -> bool:
+    if not isinstance(start, Mapping):
+        return False
+    offsets = cast("Mapping[str, object]", start).values()
+    return all(hasattr(offset, "__index__") for offset in offsets)
 
 
 def start_clock(options: ReadOptions) -> int:

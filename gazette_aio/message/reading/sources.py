@@ -124,6 +124,8 @@ def open_source(source: SourceArgument, options: ReadOptions) -> Source:
         return ReaderSource(source)
     if client is None:
         raise ConfigurationError("reading journals by name or selector takes a client")
+    if not hasattr(client, "list"):
+        raise ConfigurationError(f"client: expected that of connect(), not {client!r}")
     block = options.get("block", False)
     if isinstance(source, pb.LabelSelector):
         pb.validate(source)

@@ -293,7 +293,7 @@ async def test_acknowledgements_of_a_restart_roll_nothing_back(client: Any):
 async def test_the_first_error_tells_why_a_shard_fails(client: Any, caplog: Any):
     class Failing(Restarting):
         async def replay_range(self, *_: Any) -> Any:
-            reading = ReadUncommittedIter(SOURCES[0], json_adapter(), client=client, start=0)
+            reading = ReadUncommittedIter(SOURCES[0], json_adapter(), client=client)
             try:
                 async with reading as messages:
                     yield await anext(aiter(messages))
