@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 import ssl
 import sys
 from contextlib import AsyncExitStack, contextmanager, nullcontext
@@ -100,8 +99,6 @@ def main(application: Application[Any, Any], args: Sequence[str] | None = None) 
         application: What the shards run.
         args: Arguments; None for those of the process.
     """
-    # gRPC's core would log errors that this program reports.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     command(application).main(args, prog_name=Path(sys.argv[0]).name)
 
 
