@@ -124,6 +124,24 @@ class JournalNotFoundError(BrokerStatusError, status=pb.Status.JOURNAL_NOT_FOUND
     explanation = "no such journal, or the token doesn't cover it"
 
 
+def not_listed(
+    name: str, listing: pb.ListResponse, endpoint: str, *, step: str = "", remedy: str = ""
+) -> JournalNotFoundError:
+    """Return the error of a journal that a listing of its name lacks.
+
+    Args:
+        name: Name of the journal.
+        listing: The listing.
+        endpoint: Endpoint that was asked.
+        step: Text before the reason, such as `fetching journal spec: `.
+        remedy: Text after the reason.
+    """
+    detail = f"{step}named journal does not exist ({name}){remedy}"
+    error = JournalNotFoundError(detail, journal=name, header=listing.header, response=listing)
+    error.endpoint = endpoint
+    return error
+
+
 class NoJournalPrimaryBrokerError(
     BrokerStatusError, status=pb.Status.NO_JOURNAL_PRIMARY_BROKER, retryable=True
 ):

@@ -17,7 +17,7 @@ from gazette_aio.client.listing.snapshots import list_messages, snapshots_of
 from gazette_aio.client.retry import Operation
 from gazette_aio.protocol.errors import within
 from gazette_aio.protocol.journal import encodable, strip_meta
-from gazette_aio.protocol.status_errors import status_error
+from gazette_aio.protocol.status_errors import not_listed, status_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -184,18 +184,8 @@ async def get_journal(
     selector = pb.LabelSelector(include=pb.label_set("name", encodable(strip_meta(name))))
     listing = await list_all_journals(client, selector, timeout=timeout)
     if not listing.journals:
-        raise not_listed(client, name, listing)
+        raise not_listed(name, listing, client.context.dispatcher.endpoint)
     return listing.journals[0]
-
-
-def not_listed(
-    client: JournalClient, name: str, listing: pb.ListResponse, *, step: str = "", remedy: str = ""
-) -> pb.JournalNotFoundError:
-    """Return the error of a journal that a listing of its name lacks."""
-    detail = f"{step}named journal does not exist ({name}){remedy}"
-    error = pb.JournalNotFoundError(detail, journal=name, header=listing.header, response=listing)
-    error.endpoint = client.context.dispatcher.endpoint
-    return error
 
 
 async def apply_journals(

@@ -41,11 +41,13 @@ def framing_by_content_type(content_type: str, *, journal: str = "") -> Framing:
     """
     framing = find_framing(content_type)
     if framing is None:
-        where = f" of journal {journal}" if journal else ""
-        text = f"unrecognized content-type ({content_type}){where}"
-        reason = "framings are registered of" if content_type else "the label is missing; known are"
-        known = ", ".join(_framings)
-        text = f"{text}: {reason} {known}, and register_framing() adds others"
+        text = f"unrecognized content-type ({content_type})"
+        if journal:
+            known = (
+                "framings are registered of" if content_type else "the label is missing; known are"
+            )
+            text = f"{text} of journal {journal}: {known} {', '.join(_framings)}"
+            text = f"{text}, and register_framing() adds others"
         raise UnrecognizedContentTypeError(text, journal=journal)
     return framing
 

@@ -16,6 +16,7 @@ from gazette_aio.protocol.errors import (
 )
 from gazette_aio.protocol.journal import encodable, strip_meta, validate_journal
 from gazette_aio.protocol.selector import is_selector_expression
+from gazette_aio.protocol.status_errors import not_listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,6 +204,7 @@ async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[pb.J
             advice = f"; if it's a selector, {_advice(name)}"
             remedy = advice if is_selector_expression(name) else ""
             step = "fetching journal spec: "
-            raise not_listed(client, str(name), response, step=step, remedy=remedy)
+            endpoint = client.context.dispatcher.endpoint
+            raise not_listed(str(name), response, endpoint, step=step, remedy=remedy)
         specs.append(spec)
     return specs

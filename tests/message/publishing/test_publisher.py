@@ -146,7 +146,7 @@ async def test_golden_sequences():
                         ) as raised:
                             await publish(mapping, message)
                         if kind in {"mapping_error", "unknown_framing"}:
-                            assert str(raised.value) == op["error"]
+                            assert str(raised.value).startswith(op["error"])
                         assert bytes(appends.journals.get(journal, b"")) == before
                 assert clock.value == op["clock"], (number, op)
     assert escapes, known_differences.PUBLISHER_JSON_BODIES
