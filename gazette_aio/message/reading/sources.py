@@ -198,9 +198,6 @@ async def _fetch_slice(client: JournalClient, names: Sequence[str]) -> list[pb.J
     for name, bare in zip(names, plain, strict=True):
         spec = by_name.get(bare)
         if spec is None:
-            # The transport is loaded by clients only.
-            from gazette_aio.client.listing.calls import not_listed  # noqa: PLC0415
-
             advice = f"; if it's a selector, {_advice(name)}"
             remedy = advice if is_selector_expression(name) else ""
             step = "fetching journal spec: "
