@@ -410,9 +410,9 @@ async def test_direct_reads():
 def test_contradictions_are_refused():
     with pytest.raises(ConfigurationError, match="takes a client"):
         ReadCommittedIter(TOPIC, ADAPTER)
-    with pytest.raises(ValidationError):
-        ReadCommittedIter(bad_selector(), ADAPTER, client=1)
     client = client_of(a=b"")
+    with pytest.raises(ValidationError):
+        ReadCommittedIter(bad_selector(), ADAPTER, client=client)
     with pytest.raises(ConfigurationError):
         ReadCommittedIter(client.read(pb.ReadRequest(journal="j/a")), ADAPTER, direct=True)
 
