@@ -404,7 +404,7 @@ import sys
 sys.modules["numpy"] = None
 sys.modules["pyarrow"] = None
 from gazette_aio import ReadCommittedIter, json_adapter
-class Client: pass
+class Client: list = None
 it = ReadCommittedIter("a/j", json_adapter(), client=Client())
 try:
     it.arrow()
