@@ -35,6 +35,7 @@ async def ended(process, number=signal.SIGTERM) -> tuple[int, str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_says_when_it_is_ready_and_keeps_its_directory(tmp_path, number):
     args = ["serve", f"--data-dir={tmp_path / 'data'}", "--port=0", "--http-port=0"]
+    args += ["--min-append-rate=0"]
     first = await spawn(*args, "--zone=here", "--id=mine")
     ready = await ready_line(first)
     async with connect(ready["endpoint"]) as client:

@@ -193,7 +193,7 @@ def bytes_in(pipe: int) -> int:
 
 @pytest.mark.crash
 async def test_a_broker_which_dies_under_a_read(tmp_path):
-    async with BrokerProcess(tmp_path / "data") as broker:
+    async with BrokerProcess(tmp_path / "data", options=["--min-append-rate=0"]) as broker:
         async with connect(broker.endpoint) as client:
             await create_journals(client, journal_spec("a/journal"))
             await client.append("a/journal", b"line\n")

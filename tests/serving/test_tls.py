@@ -283,7 +283,7 @@ async def test_a_process(files: Files, tmp_path: Path, monkeypatch: pytest.Monke
     flags = [f"--broker.server-cert-file={files.cert}", f"--server-cert-key-file={files.key}"]
     monkeypatch.setenv("BROKER_SERVER_CA_FILE", str(files.ca))
     tls = TLSOptions(ca_file=files.ca, certificate_file=files.cert, key_file=files.key)
-    async with BrokerProcess(tmp_path / "data", options=flags) as process:
+    async with BrokerProcess(tmp_path / "data", options=[*flags, "--min-append-rate=0"]) as process:
         assert str(process.http_endpoint).startswith("https://")
         async with connect(process.endpoint, tls=tls) as client:
             await use(client)

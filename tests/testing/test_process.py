@@ -14,7 +14,7 @@ from tests.cancellation import cancel_at
 
 @pytest.mark.slow
 async def test_content_survives_kill_and_stop(tmp_path: Path) -> None:
-    async with BrokerProcess(tmp_path / "data") as broker:
+    async with BrokerProcess(tmp_path / "data", options=["--min-append-rate=0"]) as broker:
         async with connect(broker.endpoint) as client:
             await create_journals(client, journal_spec("a/journal"))
             await client.append("a/journal", b"one")
