@@ -55,7 +55,7 @@ def blocks_of(page: Path) -> list[Block]:
             text.count("\n", 0, match.start()) + 2,
             match[2],
             # A machine that runs other tests may stall for longer than a service shall wait.
-            textwrap.dedent(match[3]).replace("(timeout=5,", "(timeout=60,"),
+            textwrap.dedent(match[3]).replace("(timeout=5", "(timeout=60"),
             "".join(SAVED.findall(text[: match.start()].rstrip().rpartition("\n\n")[2])[-1:]),
         )
         for match in FENCE.finditer(text)
