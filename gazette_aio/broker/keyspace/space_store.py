@@ -51,7 +51,7 @@ class KeySpaceStore:
         self._changed = Signal()
         self._ending = ending
         self.failure: str = ""
-        """Why specs can't be changed until a restart, or an empty text."""
+        """Why the latest change or snapshot of specs wasn't written, or an empty text."""
 
     def __repr__(self) -> str:
         return f"<KeySpaceStore {self.space!r} {self._log!r}>"
@@ -103,6 +103,11 @@ class KeySpaceStore:
             spec.suspend.level = level
             spec.suspend.offset = offset
             await finish(self._commit(KeySpaceTransaction(self.space.revision + 1, (spec,))))
+
+    def forgive(self) -> None:
+        """Forget a failure that needs no restart, because the disk takes other writes."""
+        if not self._log.has_failed:
+            self.failure = ""
 
     async def wait_for(self, revision: int, until: Deadline | None = None) -> bool:
         """Wait until the key space has reached a revision.

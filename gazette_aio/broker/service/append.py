@@ -321,9 +321,11 @@ class _Append:
             # Invariant: nothing is awaited from here to the commit.
             digest = head.commit(registers)
             committed = True
-            if core.file_problem and writer is not None:
-                core.file_problem = ""
-                _logger.warning("appends succeed again, as to journal %s", replica.name)
+            if writer is not None:
+                core.space_store.forgive()
+                if core.file_problem:
+                    core.file_problem = ""
+                    _logger.warning("appends succeed again, as to journal %s", replica.name)
         finally:
             if writer is not None and not committed and (dropped := await writer.abort()):
                 core.metrics.spool_rollbacks += 1

@@ -131,6 +131,20 @@ async def test_a_full_disk_is_told_to_probes_until_it_has_space(tmp_path: Path, 
             assert await _told(broker) == (200, "", 0)
 
 
+async def test_a_refused_change_is_told_until_something_is_written(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with EmbeddedBroker(tmp_path, fsync="off", files=files) as broker:
+        async with calling(broker.endpoint) as caller:
+            await caller.create(journal_spec())
+            files.fail("pwrite", "/meta/")
+            with pytest.raises(grpc.aio.AioRpcError, match="the broker's disk is full"):
+                await caller.create(journal_spec("test/b"))
+            files.heal()
+            assert (await _told(broker))[2] == 1
+            await caller.append(b"written")
+            assert await _told(broker) == (200, "", 0)
+
+
 async def test_a_journal_whose_sync_fails_accepts_nothing_until_a_restart(tmp_path: Path) -> None:
     files = FaultyFiles()
     broker = EmbeddedBroker(tmp_path, fsync="commit", files=files)
