@@ -280,24 +280,29 @@ async def test_an_authority_is_named_by_an_option(cli: Any, tmp_path: Path) -> N
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "pem")
     own = {"server_cert_file": tmp_path / "pem", "server_cert_key_file": tmp_path / "pem"}
     async with EmbeddedBroker(fsync="off", **own) as broker:
-        address = f"--broker.address={broker.endpoint}"
-        refused = await cli("journals", "list", address, "--timeout=3")
+        address, seconds, err = f"--broker.address={broker.endpoint}", 0.5, ""
+        while "name its authority by --broker.trusted-ca-file" not in err:
+            seconds *= 2  # A busy machine may not know the reason within it.
+            refused = await cli("journals", "list", address, f"--timeout={seconds:g}")
+            assert refused.code == 1
+            err = refused.err
         found = await cli("doctor", address, "--json")
 
-    assert refused.code == 1
-    assert "name its authority by --broker.trusted-ca-file" in refused.err
     assert found.json[-1]["remedy"].startswith("name the authority by $BROKER_TRUSTED_CA_FILE")
 
 
 async def test_a_port_of_http_is_not_that_of_grpc(cli: Any) -> None:
     async with EmbeddedBroker(fsync="off") as broker:
         env = {f"{peer}_ADDRESS": broker.http_endpoint for peer in ("BROKER", "CONSUMER")}
-        done = await cli("doctor", "--json", "--timeout=3", env=env)
+        seconds, failed = 0.5, list[Any]()
+        told = "the server speaks HTTP/1, not gRPC: give the port of gRPC"
+        while not failed or not all(told in each["detail"] for each in failed):
+            seconds *= 2  # A busy machine may not know the reason within it.
+            done = await cli("doctor", "--json", f"--timeout={seconds:g}", env=env)
+            failed = [each for each in done.json if each["result"] == "failed"]
 
-    failed = [each for each in done.json if each["result"] == "failed"]
     assert [each["check"] for each in failed] == ["broker", "consumer"]
     for each in failed:
-        assert "the server speaks HTTP/1, not gRPC: give the port of gRPC" in each["detail"]
         assert each["remedy"].startswith(f"name the port of gRPC by ${each['check'].upper()}_ADDR")
 
 
