@@ -232,7 +232,7 @@ async def test_a_probe_of_the_head_has_one_time_limit(
     broker.read_handler = silent
     with pytest.raises(pb.OperationTimeoutError, match=f"probe of journal {NAME} timed out"):
         await head_of(client, NAME, 0.5)
-    assert len(probes) == 1
+    assert len(probes) <= 1  # A busy machine may not begin it in time.
 
 
 async def test_a_probe_of_the_head_is_retried_within_its_time_limit(
