@@ -118,7 +118,8 @@ def _decide_read(failure: Failure, policy: RetryPolicy) -> _Course:
             is_silent = failure.request.block
             # This replica lags behind the one that served earlier content, or doesn't know stored
             # fragments yet; or there is a hole that isn't old enough to be skipped.
-            is_silent |= _is_away_from_head(error) and failure.attempt < _GRACE_ATTEMPTS
+            is_away = error.is_below_head or error.is_beyond_head
+            is_silent |= is_away and failure.attempt < _GRACE_ATTEMPTS
             # Otherwise, the caller asked not to block.
             return _Course.RETRY_SILENTLY if is_silent else _Course.RAISE
         case pb.InsufficientJournalBrokersError() | pb.NotJournalBrokerError():
@@ -280,11 +281,6 @@ def _is_unreadable(error: pb.GazetteError | None) -> bool:
         error,
         pb.FragmentError | pb.UnexpectedEOFError | pb.DidNotReadExpectedEOFError | pb.DataLossError,
     )
-
-
-def _is_away_from_head(error: pb.OffsetNotYetAvailableError) -> bool:
-    response = error.response
-    return response is not None and response.offset != response.write_head
 
 
 def _is_repeatable(request: object) -> bool:

@@ -187,13 +187,17 @@ class OffsetNotYetAvailableError(BrokerStatusError, status=pb.Status.OFFSET_NOT_
 
         Brokers skip a hole only before stored fragments.
         """
-        head: int = getattr(self.response, "write_head", 0)
-        return self.response is not None and self.response.offset < head
+        return self._beyond_head() < 0
 
     @property
     def is_beyond_head(self) -> bool:
         """Whether the read began beyond the write head that the broker knows, and not at it."""
-        return self.response is not None and self.response.offset > self.response.write_head
+        return self._beyond_head() > 0
+
+    def _beyond_head(self) -> int:
+        # Only reads have the status, but a broken broker may answer anything by it.
+        response = self.response
+        return response.offset - response.write_head if isinstance(response, pb.ReadResponse) else 0
 
 
 class WrongRouteError(BrokerStatusError, status=pb.Status.WRONG_ROUTE, retryable=True):

@@ -108,6 +108,16 @@ def test_every_status_has_its_class():
         assert str(status_error(status, "text")) == f"text: {name}{explained}"
 
 
+@pytest.mark.parametrize(
+    "response", [pb.AppendResponse, pb.ListResponse, pb.ApplyResponse, pb.FragmentsResponse]
+)
+def test_a_status_of_reads_that_answers_another_request(response: type):
+    status = pb.Status.OFFSET_NOT_YET_AVAILABLE
+    error = status_error(status, response=response(status=status))
+    assert isinstance(error, pb.OffsetNotYetAvailableError)
+    assert (error.is_below_head, error.is_beyond_head) == (False, False)
+
+
 def test_an_unknown_status_keeps_its_number():
     error = status_error(99)
     assert type(error) is pb.UnknownStatusError

@@ -25,7 +25,7 @@ from gazette_aio.client.options import DEFAULT_ZONE, TLSOptions
 from gazette_aio.client.retry import MASKED_CODE, MASKED_DETAILS
 from gazette_aio.client.rpc.channel_pool import ChannelPool, MemberConnection, MethodsT
 from gazette_aio.client.rpc.dial import Dialler
-from gazette_aio.client.rpc.errors import at_once
+from gazette_aio.client.rpc.errors import at_once, when_done
 from gazette_aio.client.rpc.member_choice import MemberState, Mode, members_of, pick
 from gazette_aio.client.rpc.route_cache import DispatchRouter, NoopDispatchRouter
 from gazette_aio.protocol.endpoint import Endpoint, parse_endpoint
@@ -233,7 +233,7 @@ class Dispatcher(Generic[MethodsT]):
         """Keep a connection in use during an RPC, and note how the RPC ends."""
         if connection is not self._default:
             connection.rpcs += 1
-            call.add_done_callback(functools.partial(self._ended, connection, journal))
+            when_done(call, functools.partial(self._ended, connection, journal))
 
     def _ended(
         self, connection: MemberConnection[MethodsT], journal: str, call: grpc.aio.Call

@@ -13,7 +13,7 @@ import gazette_aio.protocol as pb
 from gazette_aio.client.retry import MASKED_DETAILS, is_transient
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator
 
 
 T = TypeVar("T")
@@ -94,6 +94,20 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T | None:
     return None
 
 
+def when_done(call: grpc.aio.Call, function: Callable[[grpc.aio.Call], object]) -> None:
+    """Call a function once, when a call ends.
+
+    Some releases of grpcio repeat callbacks when another status replaces the first.
+    """
+    pending = [function]
+
+    def end(ended: grpc.aio.Call) -> None:
+        if pending:
+            pending.pop()(ended)
+
+    call.add_done_callback(end)
+
+
 class FirstStatus:
     """The status with which a call of several requests ended first.
 
@@ -103,7 +117,7 @@ class FirstStatus:
 
     def __init__(self, call: grpc.aio.Call) -> None:
         self._error: grpc.aio.AioRpcError | None = None
-        call.add_done_callback(self._keep)
+        when_done(call, self._keep)
 
     def _keep(self, call: grpc.aio.Call) -> None:
         code, details = at_once(call.code()), at_once(call.details())

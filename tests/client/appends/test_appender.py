@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from importlib import import_module
 from typing import Any
 
 import grpc
@@ -224,11 +225,24 @@ async def test_errors_during_writes(broker: StubBroker, client: JournalClient) -
     await _discard(broker)
 
 
+@pytest.mark.parametrize("repeats", [True, False], ids=["repeats", "replaces"])
 @pytest.mark.parametrize("writes", [True, False], ids=["content", "commit"])
 async def test_a_status_which_arrives_amid_a_write_is_kept(
-    broker: StubBroker, client: JournalClient, monkeypatch: pytest.MonkeyPatch, writes: bool
+    broker: StubBroker,
+    client: JournalClient,
+    monkeypatch: pytest.MonkeyPatch,
+    writes: bool,
+    repeats: bool,
 ) -> None:
     a = appender(client)
+    callbacks: list[Any] = []
+    add = import_module("grpc.aio._call").StreamUnaryCall.add_done_callback
+
+    def noted(call: Any, callback: Any) -> None:
+        callbacks.append(callback)
+        add(call, callback)
+
+    monkeypatch.setattr("grpc.aio._call.StreamUnaryCall.add_done_callback", noted)
     await a.open()
     broker.finish(AN_ERROR, rpc="Append")
     masked = 0
@@ -236,11 +250,17 @@ async def test_a_status_which_arrives_amid_a_write_is_kept(
     # What grpcio does if a write fails after the status has arrived (grpc/grpc#36066).
     async def write(call: Any, _request: bytes) -> None:
         nonlocal masked
-        ended = asyncio.get_running_loop().create_future()
-        call.add_done_callback(ended.set_result)
-        await ended
+        ended = asyncio.Event()
+
+        def end(_call: Any) -> None:
+            ended.set()
+
+        add(call, end)
+        await ended.wait()
         call._cython_call.set_internal_error("the message isn't sent")
         masked += 1
+        for callback in callbacks if repeats else ():  # As older releases do.
+            callback(call)
         await call._raise_for_status()
 
     monkeypatch.setattr("grpc.aio._call.StreamUnaryCall.write", write)
