@@ -190,8 +190,8 @@ def _decide_service(failure: Failure, policy: RetryPolicy) -> _Course:
             or isinstance(error, pb.ValidationError)
         ):
             return _Course.RAISE
-        case error if _is_permanent(error):
-            return _Course.RETRY_SILENTLY  # It's raised soon.
+        case error if _is_permanent(error) and failure.attempt < _GRACE_ATTEMPTS:
+            return _Course.RETRY_SILENTLY  # By default, it's raised by then.
         case _:
             return _Course.RETRY_QUIETLY  # Appends queued after this one rely on it.
 

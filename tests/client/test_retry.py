@@ -433,3 +433,12 @@ def test_a_refused_token_is_raised_and_not_logged(
         fail_often()
     assert attempts.count > 1
     assert not caplog.records
+
+
+def test_a_refused_token_is_logged_if_it_is_retried_for_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attempts = Attempts(SERVICE, RetryPolicy(permanent_attempts=MANY), REQUESTS[SERVICE])
+    for _ in range(MANY - 1):
+        attempts.failed(pb.TransportError("UNAUTHENTICATED", "who are you"))
+    assert "who are you" in caplog.text
