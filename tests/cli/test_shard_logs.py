@@ -200,9 +200,24 @@ async def test_missing_hints(harness, prune, log, tmp_path, key):
     done = await prune()
     assert done.code == 1
     assert "nothing was removed, as shard shard-one hasn't stored all its hints" in done.err
+    done = await prune("--dry-run")
+    assert done.code == 1
+    assert "nothing would be removed, as shard shard-one hasn't stored all its hints" in done.err
     done = await prune("--force", "--json")
     assert done.code == 0
     assert "shard shard-one hasn't stored" in done.json["logs"][0]["skipped"]
+    assert len(fragments(tmp_path)) == 3
+
+
+async def test_hints_without_live_files(harness, prune, log, tmp_path):
+    value = encode_hints(LogWriter(log=ONE).hints)
+    await harness.store.transact([], [Put("/hints/shard-one.backup.0", value)])
+    done = await prune()
+    assert done.code == 1
+    assert "nothing was removed, as shard shard-one has hints without live files" in done.err
+    done = await prune("--force", "--json")
+    assert done.code == 0
+    assert "has hints without live files" in done.json["logs"][0]["skipped"]
     assert len(fragments(tmp_path)) == 3
 
 

@@ -117,7 +117,7 @@ async def _prune(
         if plan.incomplete and not force:
             shard, reason = next(iter(plan.incomplete.items()))
             raise CommandError(
-                f"nothing was removed, as shard {shard} {reason} "
+                f"{pruning.nothing_removed}, as shard {shard} {reason} "
                 f"({counted(len(plan.incomplete), 'such shard')}): "
                 "use --force to prune other logs"
             )

@@ -52,6 +52,11 @@ class Pruning:
         self._dry_run = dry_run
         self._opened: dict[str, FragmentStore | None] = {}
 
+    @property
+    def nothing_removed(self) -> str:
+        """Text that begins the reason why nothing is removed."""
+        return f"nothing {'would be' if self._dry_run else 'was'} removed"
+
     def open(self, url: str) -> None:
         """Open the store of a URL, unless nothing is removed.
 
@@ -68,8 +73,8 @@ class Pruning:
         if self._file_root is None and not is_remote_store(url):
             needed = f"store {url}: it needs --file-root or $BROKER_FILE_ROOT"
             if not self._dry_run:
-                raise CommandError(f"nothing was removed of {needed}")
-            print_line(f"gazette-aio: nothing would be removed of {needed}", err=True)
+                raise CommandError(f"{self.nothing_removed} of {needed}")
+            print_line(f"gazette-aio: {self.nothing_removed} of {needed}", err=True)
         root = self._file_root or Path()
         store = None if self._dry_run else open_store(url, root, origins=self._origins)
         self._opened[url] = store
