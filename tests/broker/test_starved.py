@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from gazette_aio.broker import EmbeddedBroker
 from gazette_aio.broker.journal.flow_control import FlowBalance, FlowControl
 from gazette_aio.broker.journal.receive_guard import Looks, ReceiveGuard
+from tests.broker.caller import calling, journal_spec
 
 
 class StarvedLoop(asyncio.SelectorEventLoop):
@@ -67,3 +70,23 @@ async def test_the_end_of_a_token_is_one_for_any_broker() -> None:
         pytest.raises(TimeoutError),
     ):
         await receive.next(asyncio.get_running_loop().time() + 0.01)
+
+
+async def test_a_broker_without_a_least_rate_lets_clients_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    patience_millis = FlowControl.patience_millis
+
+    def record(flow: FlowControl) -> float:
+        waits.append(patience_millis(flow))
+        return waits[-1]
+
+    monkeypatch.setattr(FlowControl, "patience_millis", record)
+    async with (
+        EmbeddedBroker(tmp_path, fsync="off", min_append_rate=0) as broker,
+        calling(broker.endpoint) as caller,
+    ):
+        await caller.create(journal_spec())
+        await caller.commit(b"content")
+    assert set(waits) == {math.inf}
