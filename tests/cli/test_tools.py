@@ -553,6 +553,7 @@ async def test_a_broker_is_no_consumer(broker_cli: Any, gazette_broker: Any) -> 
     text = f"the server at {gazette_broker.endpoint} isn't a consumer"
     assert (listing.code, listing.out) == (1, b"")
     assert listing.err.startswith(f"gazette-aio: {text}")
+    assert listing.err.endswith(": check --consumer.address or $CONSUMER_ADDRESS\n")
     assert (pruning.code, pruning.err) == (1, listing.err)
     assert [(each["check"], each["result"]) for each in found.json][-1] == ("consumer", "failed")
     assert found.json[-1]["detail"].startswith(text)

@@ -45,7 +45,7 @@ class WrongServerError(CommandError):
     def __init__(self, address: str, *, peer: str) -> None:
         super().__init__(
             f"the server at {address} isn't a {peer}, or is too old for this command: "
-            f"check --{peer}.address"
+            f"check --{peer}.address or ${peer.upper()}_ADDRESS"
         )
 
 
