@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _UNASSIGN_BATCH = 100
 _OPTIONAL_LAG_SECONDS = 1.0
+_OPTIONAL_PROGRESS_SECONDS = 2.0
 _LARGEST_OFFSET = (1 << 63) - 1
 
 
@@ -165,18 +166,40 @@ async def _listed(
         if connection is None:
             return listing, {}
         shards = [shard.spec.id for shard in listing.shards]
+        members = {shard.spec.id: name for shard in listing.shards if (name := _primary(shard))}
+        silent = set[str]()
+        progress_timeout = connection.timeout
         if is_optional:
+            progress_timeout = min(progress_timeout, _OPTIONAL_PROGRESS_SECONDS)
             timeout = min(connection.timeout, _OPTIONAL_LAG_SECONDS)
             connection = dataclasses.replace(connection, timeout=timeout)
         try:
             async with connection.open() as brokers:
-                lags = await lags_of(client, brokers, shards)
+                lags = await lags_of(
+                    client,
+                    brokers,
+                    shards,
+                    timeout=progress_timeout,
+                    members=members,
+                    silent=silent,
+                )
         except (pb.GazetteError, CommandError, InputError) as error:
             if not is_optional:
                 raise
             print_line(f"gazette-aio: the lag is unknown: {explain(error)}", err=True)
             return listing, {}
+    for member in sorted(silent):
+        text = f"member {member} doesn't answer: the lag of its shards is unknown"
+        print_line(f"gazette-aio: {text}", err=True)
     return listing, dict(zip(shards, lags, strict=True))
+
+
+def _primary(shard: pc.ListResponse.Shard) -> str:
+    """Return the member that is a shard's primary and ready, or an empty text."""
+    for member, status in zip(shard.route.members, shard.status, strict=True):
+        if status.code == pc.ReplicaStatus.PRIMARY:
+            return member.suffix
+    return ""
 
 
 def _say_failures(listing: pc.ListResponse) -> None:
