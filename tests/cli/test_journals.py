@@ -78,6 +78,8 @@ async def test_a_dry_run_shows_the_differences(broker_cli, gazette_client, space
     listed = await broker_cli("journals", "list", "-o", "yaml")
     changed = listed.text.replace("blue", "red").replace("length: 1048576", "length: 2097152")
     updated = await broker_cli("journals", "apply", "--dry-run", stdin=changed.encode())
+    again = await broker_cli("journals", "apply", "--dry-run", str(space))
+    space.write_text(SPACE.replace("blue", "red"))
     stale = await broker_cli("journals", "apply", "--dry-run", str(space))
 
     assert updated.text.splitlines() == [
@@ -87,8 +89,29 @@ async def test_a_dry_run_shows_the_differences(broker_cli, gazette_client, space
         "    fragment.length: 1048576 -> 2097152",
         "    labels.color: blue -> red",
     ]
-    assert (updated.code, stale.code) == (0, 1)
+    assert (updated.code, again.code, stale.code) == (0, 0, 1)
+    assert again.text.splitlines() == ["= demo/one", "= demo/two"]
     assert "! exists already, at revision" in stale.text
+    assert "would be refused: demo/two: exists already, at revision" in stale.err
+    assert "`revision: -1`" in stale.err
+
+
+async def test_a_file_without_revisions_is_applied_again(broker_cli, gazette_client, space):
+    await broker_cli("journals", "apply", str(space))
+    before = await gazette_client.list()
+
+    again = await broker_cli("journals", "apply", str(space))
+    space.write_text(SPACE.replace("blue", "red") + "  - name: demo/three\n")
+    refused = await broker_cli("journals", "apply", str(space))
+
+    assert (again.code, again.out) == (0, b"")
+    assert again.err == "gazette-aio: nothing was changed\n"
+    assert refused.code == 1
+    assert "nothing was applied: demo/two: exists already, at revision" in refused.err
+    assert (await gazette_client.list()).journals == before.journals
+    space.write_text(SPACE.replace("blue", "red\n    revision: -1"))
+    forced = await broker_cli("journals", "apply", str(space))
+    assert (forced.code, forced.err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -123,13 +146,37 @@ def test_invalid_spec_is_found_before_anything_is_sent(inline, space):
     assert f"{space}: Changes[0].Upsert.Fragment: invalid Length (3; " in done.err
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "  length",
+            "  stores: [/tmp/foo]\n  length",
+            "(/tmp/foo); demo/one: write a URL, such as",
+        ),
+        (
+            "name: demo/two",
+            "name: demo/two\n    delete: true",
+            "-1); demo/two: the key is `revision`",
+        ),
+    ],
+)
+def test_an_invalid_spec_is_named_with_a_remedy(inline, space, old, new, words):
+    space.write_text(SPACE.replace(old, new))
+
+    done = inline("journals", "apply", "--broker.address=http://127.0.0.1:1", str(space))
+
+    assert done.code == 2
+    assert words in done.err
+
+
 async def test_revision_conflict_fails(broker_cli, space):
     space.write_text(SPACE.replace("- name: demo/one", "- name: demo/one\n    revision: 12345"))
 
     done = await broker_cli("journals", "apply", str(space))
 
     assert done.code == 1
-    assert "a journal exists already, or was changed or deleted meanwhile" in done.err
+    assert "demo/one: revision 12345 is expected, but there's none; take each" in done.err
     assert "(ETCD_TRANSACTION_FAILED)" in done.err
     assert done.err.count("\n") == 1
 

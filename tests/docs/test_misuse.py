@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import re
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -374,10 +376,13 @@ async def test_servers_that_dont_speak_as_the_address_says() -> None:
 
 
 async def test_tokens() -> None:
+    reading = pb.Claims(pb.Capability.READ)
+    token = KeyedAuth("c2VjcmV0LXNlY3JldA==").sign(reading, dt.timedelta(days=1), time.time())
     async with EmbeddedBroker(auth_keys="c2VjcmV0LXNlY3JldA==", fsync="off") as broker:
         for auth, text in (
             (None, r"missing .*: pass auth=KeyedAuth\(…\) or auth=BearerAuth\(…\)"),
             (BearerAuth("x.y.z"), "malformed"),
+            (BearerAuth(token), "APPEND capability: ask for a token that has it"),
             (
                 KeyedAuth("b3RoZXItb3RoZXI="),
                 "signature is invalid: none of the server's keys made it: sign it with a key",

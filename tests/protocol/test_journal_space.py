@@ -174,7 +174,7 @@ def test_patches():
         (
             "fragment: {compression_codec: 4}",
             (
-                "x:1: fragment.compression_codec: expected one of INVALID NONE GZIP ZSTANDARD "
+                "x:1: fragment.compression_codec: expected one of NONE GZIP ZSTANDARD "
                 'SNAPPY GZIP_OFFLOAD_DECOMPRESSION, found "4"'
             ),
         ),

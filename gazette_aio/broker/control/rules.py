@@ -254,7 +254,8 @@ class RuleBook:
             ValueError: Its kind doesn't exist.
         """
         if rule.kind not in _RESPONSES:
-            raise ValueError(f"unknown kind of request: {rule.kind!r}")
+            kinds = ", ".join(_RESPONSES)
+            raise ValueError(f"unknown kind of request: {rule.kind!r}; expected one of {kinds}")
         self._serial += 1
         rule.serial = self._serial
         self._rules[rule.serial] = rule

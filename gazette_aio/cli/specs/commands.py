@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMES = 100
 """Longest selector of names: thousands would be refused."""
+_REFUSED_SHOWN = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,14 @@ class Specs:
         selector = selector_of_names(self.kind, names if len(names) <= _MOST_NAMES else ())
         async with self.open() as client:
             items = self.items(await self.fetch(client, selector))
-        return compare(request.changes, {spec_name(item.spec): item for item in items})
+        compared = compare(request.changes, {spec_name(item.spec): item for item in items})
+        return [
+            # Applying a file again changes nothing, though a spec without a revision is a new one.
+            dataclasses.replace(each, conflict="")
+            if each.action == "keep" and not change.expect_mod_revision
+            else each
+            for change, each in zip(request.changes, compared, strict=True)
+        ]
 
     async def apply_changed(self, request: Any, size: int | None) -> tuple[list[Any], int | None]:
         """Apply a request without the specs that exist as they are.
@@ -88,6 +96,7 @@ class Specs:
         Cancellation: aborts — the transactions so far remain.
         """
         changes = list(request.changes)
+        refused = ""
         try:
             compared = await self.compare(request)
         except pb.TransportError as error:
@@ -97,9 +106,29 @@ class Specs:
         else:
             kept = [each.action == "keep" and not each.conflict for each in compared]
             changes = [change for change, same in zip(changes, kept, strict=True) if not same]
+            refused = self.refused(compared)
         if not changes:
             return changes, None
-        return changes, await apply_changes(self.open(), self.send, changes, size)
+        try:
+            return changes, await apply_changes(self.open(), self.send, changes, size)
+        except (pb.EtcdTransactionFailedError, pb.ShardEtcdTransactionFailedError) as error:
+            if not refused:  # A spec has changed since it was compared.
+                raise
+            text = f"nothing was applied: {refused} ({error.status_name})"
+            raise CommandError(text) from None
+
+    def refused(self, compared: Sequence[SpecChange]) -> str:
+        """Return which changes are refused and what helps, or an empty text."""
+        found = [f"{each.name}: {each.conflict}" for each in compared if each.conflict]
+        if not found:
+            return ""
+        more = f"; and {len(found) - _REFUSED_SHOWN} more" if len(found) > _REFUSED_SHOWN else ""
+        kinds = f"{self.kind}s"
+        return (
+            f"{'; '.join(found[:_REFUSED_SHOWN])}{more}; take each `revision` from "
+            f"`{kinds} list -o yaml`, use `{kinds} edit`, or write `revision: -1` "
+            f"to change the {self.kind} whatever it is"
+        )
 
     async def listed(self, selection: Selection) -> str:
         """Return the YAML of a selection, which must match something.
@@ -178,8 +207,8 @@ def apply_file(
     else:
         for line in lines_of(changes):
             print_line(line)
-    if any(each.conflict for each in changes):
-        raise CommandError("these changes would be refused: list again")
+    if refused := specs.refused(changes):
+        raise CommandError(f"these changes would be refused: {refused}")
 
 
 def edit_options(kind: Kind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import gazette_aio.protocol as pb
 from gazette_aio.cli.shell.failures import InputError
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
     Request = TypeVar("Request", pb.ApplyRequest, pc.ApplyRequest)
     Change = pb.ApplyRequest.Change | pc.ApplyRequest.Change
+
+_REMEDIES: Final = {
+    "not absolute": ": write a URL, such as file:/// or s3://bucket/prefix/",
+    "ExpectModRevision": (
+        ": the key is `revision`, as `list -o yaml` prints it; -1 is any revision"
+    ),
+}
+"""Remedies of invalid specs, by parts of texts that speak of the protocol's fields."""
 
 
 def read_text(file: str) -> tuple[str, str]:
@@ -65,7 +73,10 @@ def checked_request(request: pb.ApplyRequest | pc.ApplyRequest, source: str) -> 
     try:
         pb.validate(request)
     except pb.ValidationError as error:
-        raise InputError(f"{source}: {error}") from None
+        index = error.context[0].removeprefix("Changes[").removesuffix("]") if error.context else ""
+        named = f"; {name_of(request.changes[int(index)])}" if index.isdecimal() else ""
+        remedy = next((text for part, text in _REMEDIES.items() if part in error.text), "")
+        raise InputError(f"{source}: {error}{named}{remedy}") from None
 
 
 def name_of(change: Change) -> str:

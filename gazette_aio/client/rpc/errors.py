@@ -38,6 +38,10 @@ _CONNECTION_REMEDIES: Final = (
 
 
 _AUTH_REMEDIES: Final = (
+    (
+        "capability",
+        ": ask for a token that has it; `gazette-aio token show` says what a token allows",
+    ),
     ("missing", f": {AUTH_REMEDY}"),
     ("signature is invalid", ": sign it with a key that the server has"),
     ("token is expired", ": get a new one, or set the clocks of signer and server"),

@@ -339,5 +339,6 @@ class NodeReader:
             return self.integer(number_bits, signed=False)
         name = self._node.value if self._node.id == "scalar" else ""
         if (value := enum.values_by_name.get(name)) is None:
-            self._mismatch(f"one of {' '.join(enum.values_by_name)}")
+            names = (each for each in enum.values_by_name if each != "INVALID")
+            self._mismatch(f"one of {' '.join(names)}")
         return int(value.number)
