@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import sys
 
 from benchmarks import harness, measures, peers, spark
@@ -33,7 +32,6 @@ def main() -> int:
     parser.add_argument("--strict", action="store_true", help="exit 1 when a measure is short")
     parser.add_argument("--list", action="store_true", help="print the measures, and what they are")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)  # What measures publish stays uncommitted.
     SUITES[options.suite]()
     known = harness.registered()
     chosen = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import logging
 import multiprocessing
 import os
 import statistics
@@ -163,6 +164,7 @@ async def run(measure: Measure, *, rounds: int | None = None) -> Result:
 
 def report(measure: Measure, *, rounds: int | None = None) -> bool:
     """Run a measure, print its line, and return whether it's ok."""
+    logging.basicConfig(level=logging.ERROR)  # What measures publish stays uncommitted.
     result = asyncio.run(run(measure, rounds=rounds))
     print(result.line(), flush=True)
     return result.ok
